@@ -15,6 +15,8 @@ from trainop.controllers.api_errors import CreateFailure, classify
 from trainop.controllers.observe import CACHE_DELAY
 from trainop.engine.actions import Ensure, Remove
 from trainop.engine.children import decode_pod, decode_service
+from trainop.engine.gang_scheduler import choose_scheduler
+from trainop.engine.seen import Options
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
 from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference
@@ -804,8 +806,8 @@ def garble(shell: Shell, name: str, **fields: Any) -> Json:
     return shell.client.put(PODS, found | fields)
 
 
-async def running_job() -> Shell:
-    shell = shell_with_job()
+async def running_job(gang: str = "") -> Shell:
+    shell = shell_with_job(options=Options(gang=choose_scheduler(gang), waiting_after=0))
     await shell.settle()
     for name in shell.pods():
         shell.set_phase(name, "Running")
@@ -868,10 +870,13 @@ async def wait_in_doubt(shell: Shell, *, live: bool) -> None:
 @pytest.mark.parametrize("resource", [PODS, SERVICES], ids=str)
 @pytest.mark.parametrize("label", ["operator-name", "job-name"])
 @pytest.mark.parametrize("live", [False, True], ids=["cached", "listed"])
+@pytest.mark.parametrize("gang", ["", "my-sched"])
 @virtual_time
-async def test_a_child_whose_labels_name_another_job_is_released(resource: Resource, label: str, live: bool) -> None:
+async def test_a_child_whose_labels_name_another_job_is_released(
+    resource: Resource, label: str, gang: str, live: bool
+) -> None:
     """No list by the labels of the job returns it."""
-    shell = await running_job()
+    shell = await running_job(gang)
     found = shell.client.objects[resource, Key("ns", "j-worker-0")]
     labels = found["metadata"]["labels"] | {f"training.kubeflow.org/{label}": "x"}
     shell.client.put(resource, found | {"metadata": found["metadata"] | {"labels": labels}})

@@ -20,6 +20,7 @@ from trainop.kinds.dijob.names import CONTROLLER_NAME, DI_SERVER, JOURNAL
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response
+from trainop.runtime.errors import ConflictError
 from trainop.runtime.objects.metadata import Json
 from trainop.runtime.objects.resource import LEASES
 
@@ -201,6 +202,53 @@ async def test_a_renewal_that_waits_for_the_decision_does_not_undo_it():
                 assert record is not None
                 assert (record.state, record.answer) == ("decided", ANSWER)
             held.sent = True
+
+
+@pytest.mark.parametrize("way", ["new", "taken over"])
+@virtual_time
+async def test_a_write_whose_answer_is_lost_is_no_takeover(way: str):
+    """The request would fail, and its pods be deleted, although the Lease says that it was answered."""
+    async with lab() as here:
+        server = here.server()
+        if way == "taken over":
+            await here.leave_unsent(here.server(), "y")
+        lost = 0
+
+        def lose(sent: Request) -> None:
+            nonlocal lost
+            if sent.method == "PUT":
+                lost += 1
+                if lost % 3 == 1:
+                    raise ConnectionResetError("reset")
+
+        async with server.journal.hold(JOB, "x") as held:
+            server.transport.after = lose
+            await held.decide(ANSWER)
+            await asyncio.sleep(4 * TIMES.lease)
+            assert may_write(held)
+            record = await here.record()
+            assert record is not None
+            assert (record.request, record.state, record.answer) == (held.record.request, "decided", ANSWER)
+        assert lost > 3
+
+
+@virtual_time
+async def test_after_a_takeover_nothing_is_written_though_the_record_is_the_same():
+    async with lab() as here:
+        server, other = here.server(TIMES._replace(renew=3600.0)), here.server()
+        other.start()
+        async with server.journal.hold(JOB, "x") as held:
+            deleting = asyncio.Event()
+
+            async def undo(_job: JobKey, _request: str) -> None:
+                deleting.set()
+                await asyncio.Event().wait()
+
+            setattr(other.cleaner, "undo", undo)  # noqa: B010  # it takes long
+            await deleting.wait()
+            with pytest.raises(ConflictError):
+                await held.decide(ANSWER)
+            held.unfinished = True
 
 
 @virtual_time

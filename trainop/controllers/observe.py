@@ -153,10 +153,11 @@ class View:
         companions = {
             resource: (*children, *self._relabelled(self.companions[resource].store, job, children))
             for resource, children in listed.companions.items()
+            if resource in self.companions
         }
         pods = (*listed.pods, *self._relabelled(self.pods.store, job, listed.pods))
         services = (*listed.services, *self._relabelled(self.services.store, job, listed.services))
-        return replace(listed, pods=pods, services=services, companions=companions)
+        return replace(listed, pods=pods, services=services, companions={**listed.companions, **companions})
 
     def labelled_companions(self, key: Key) -> list[Unstructured]:
         """The companions whose labels name a job, which need not exist."""

@@ -84,6 +84,8 @@ class HeldLease:
         """Held during a write of the Lease: each needs the resourceVersion of the one before."""
         self._renewed = clock.monotonic()
         self.record = record
+        self.own = record.request
+        """The identity of the request of this server for which the Lease is held; empty while it is still another's."""
         self.unfinished = False
         """Pods may have to be deleted still, so that the Lease stays until `Journal.run` of some server has done so."""
         self.sent = False
@@ -112,11 +114,29 @@ class HeldLease:
             if record is None:
                 record = self.record
             sent = self._clock.monotonic()
-            renewed = {**self._lease["spec"], "renewTime": micro_timestamp(self._clock.now())}
-            metadata = {**self._lease["metadata"], "annotations": {JOURNAL: encode(record).decode()}}
-            lease = {**self._lease, "metadata": metadata, "spec": renewed}
-            self._lease = await self._client.replace(LEASES, lease)
+            try:
+                self._lease = await self._replace(record)
+            except ConflictError:
+                if not await self._is_own_write():
+                    raise
+                self._lease = await self._replace(record)
             self.record, self._renewed = record, sent
+
+    async def _is_own_write(self) -> bool:
+        """Whether the Lease has changed by an earlier write of this server, whose answer was lost. The next write is
+        then based on it. A server that takes over writes the same record, under its own identity."""
+        metadata = self._lease["metadata"]
+        found = await self._client.get(LEASES, metadata["name"], metadata["namespace"])
+        record, holder = read_record(found), spec_of(found).get("holderIdentity")
+        if record is None or record.request != self.own or holder != self._lease["spec"]["holderIdentity"]:
+            return False
+        self._lease = found
+        return True
+
+    async def _replace(self, record: Record) -> Json:
+        renewed = {**self._lease["spec"], "renewTime": micro_timestamp(self._clock.now())}
+        metadata = {**self._lease["metadata"], "annotations": {JOURNAL: encode(record).decode()}}
+        return await self._client.replace(LEASES, {**self._lease, "metadata": metadata, "spec": renewed})
 
     async def keep(self) -> None:
         """Renews the Lease until cancelled."""
@@ -235,6 +255,7 @@ class Journal:
                     if mine is not None:
                         self._metrics.answers_repeated.inc()
                         known = {"state": "decided", "status": mine.status, "body": mine.body}
+                    held.own = record.request
                     await held.write(fit(msgspec.structs.replace(record, earlier=others, **known)))
                     return held
             if self._clock.monotonic() > deadline:
@@ -278,6 +299,7 @@ class Journal:
         record = read_record(lease) or Record("", "", "", "")
         lease = {**lease, "spec": {**spec_of(lease), "holderIdentity": self._identity}}
         held = HeldLease(self._client, self._clock, self._times, lease, record)
+        held.own = ""
         try:
             await held.write(record)
         except (ConflictError, NotFoundError):

@@ -35,8 +35,8 @@ def condition_faults(record: MpiRecord, old: MpiJob, new: MpiJob) -> Iterator[st
 
 
 def _count_faults(record: MpiRecord, new: MpiJob) -> Iterator[str]:
-    """Never more pods than there are slots, and no zeros. A launcher that is replaced because its node is taken for lost
-    counts by its phase beside the new one (job-engine §1.2)."""
+    """Never more pods than there are slots, and no zeros. A launcher on a lost node counts by its phase, beside the one
+    that replaces it (job-engine §1.2)."""
     launchers = sum(each.alive for each in record.of("launcher"))
     most = {"Launcher": max(1, launchers), "Worker": new.workers}
     for role, counts in (new.status.get("replicaStatuses") or {}).items():

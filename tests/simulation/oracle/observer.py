@@ -188,11 +188,13 @@ class Observer:
             self._accuse(record.job, "one pod a slot", [f"has {rivals} and {pod.name} for {pod.slot}"])
 
     def _mode_faults(self, now: float, record: Record, pod: Pod, versions: list[Job]) -> Iterator[str]:
-        """A new pod has the service mode of the other pods, or without any, that of the job (docs/annotations.md)."""
+        """A new pod has the service mode of the other pods, those to be adopted included, or without any, that of the
+        job (docs/annotations.md)."""
         recent = now - self._window
         others = [other for other in record.pods.values() if other is not pod]
         shown = [other for other in others if other.gone_at is None or other.gone_at > recent]
         allowed = {has_shared_name(record.job, other.value) for other in shown}
+        allowed |= {has_shared_name(record.job, orphan) for orphan in self._orphans(record)}
         if not any(other.there and other.born < recent for other in others):
             allowed |= {job.service_mode == "job" for job in versions}
         if has_shared_name(record.job, pod.value) not in allowed:
@@ -277,9 +279,14 @@ class Observer:
     def _others(self, record: Record) -> Others:
         job = record.job
         strangers = [stored.value for stored in self._objects("pods").values() if owner_uid(stored.value) != job.uid]
-        orphans = [pod for pod in strangers if not owner_uid(pod) and not is_terminating(pod)]
-        names = [pod["metadata"]["name"] for pod in orphans if is_in_place(job, pod) and _is_young(job, pod)]
+        names = [pod["metadata"]["name"] for pod in self._orphans(record)]
         return Others({pod["metadata"]["name"] for pod in strangers}, names)
+
+    def _orphans(self, record: Record) -> list[Json]:
+        """The pods that the job may adopt."""
+        job, pods = record.job, [stored.value for stored in self._objects("pods").values()]
+        free = [pod for pod in pods if not owner_uid(pod) and not is_terminating(pod)]
+        return [pod for pod in free if is_in_place(job, pod) and _is_young(job, pod)]
 
     # At rest ----------------------------------------------------------------------------------------------------------
 

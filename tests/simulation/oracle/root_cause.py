@@ -9,7 +9,6 @@ from tests.simulation.oracle.children import is_in_place
 from tests.simulation.oracle.history import Pod, Record
 from tests.simulation.oracle.kinds import Job
 
-
 SEEN_WITHIN = 60.0
 """Seconds within which the operator sees the end of a pod, whatever goes wrong."""
 
@@ -47,8 +46,8 @@ def _code(job: Job, pod: Pod) -> int | None:
 
 
 def _unknown(job: Job, pod: Pod) -> float:
-    """Seconds by which the end of a pod may seem later than it was. Without the time of the node it is when the operator
-    has seen it."""
+    """Seconds by which the end of a pod may seem later than it was: the operator uses its own time if the status has
+    none."""
     for each in pod.value["status"].get("containerStatuses") or ():
         if each["name"] == job.kind.container and "finishedAt" in each["state"].get("terminated", {}):
             return 0.0

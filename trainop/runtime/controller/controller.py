@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -112,9 +112,7 @@ class Controller:
         # Requeues after conflicts are not failures and use no retry token; the delay prevents a busy loop.
         self._conflicts: ExponentialLimiter[Key] = ExponentialLimiter(self._clock, self._rng, cap=0.25)
         self._sources: list[Source[HasMetadata]] = []
-        self._waited_for: dict[int, float] = {}
-        """Seconds for which the server has answered while a source, by its place, was not current and was waited for."""
-        self._waited_at = 0.0
+        self._stale = _StaleSources(self._clock, recovery)
 
     def watch(self, source: Source[T], mapper: Mapper[T], *predicates: Predicate, pace: Pace | None = None) -> None:
         """Enqueues the keys that `mapper` returns for each event of `source` that passes all predicates; `pace` sets
@@ -152,27 +150,13 @@ class Controller:
         of different kinds would otherwise show different histories. The wait is limited, because a single kind may stay
         unavailable. Returns false if the controller is shut down meanwhile."""
         until = self._clock.monotonic() + MAX_OUTAGE_WAIT
-        while self._has_stale_source():
+        while self._stale.worth_waiting_for(self._sources):
             if self.shutting_down.is_set():
                 return False
             if self._clock.monotonic() >= until:
                 break
             await self._clock.sleep(OUTAGE_POLL)
         return True
-
-    def _has_stale_source(self) -> bool:
-        """Whether a source is not current, and was not waited for long enough by all reconciles together. Otherwise one
-        kind that stays unavailable would delay each reconcile by `MAX_OUTAGE_WAIT`. While the server does not answer at
-        all, no time counts, so that the caches are waited for after an outage of any length."""
-        stale = [place for place, source in enumerate(self._sources) if not source.current]
-        if not stale:
-            self._waited_for.clear()
-            return False
-        before, self._waited_at = self._waited_at, self._clock.monotonic()
-        answers = self._recovery is None or self._recovery.available
-        passed = min(self._waited_at - before, OUTAGE_POLL) if answers else 0.0
-        self._waited_for = {place: self._waited_for.get(place, -passed) + passed for place in stale}
-        return any(waited < MAX_OUTAGE_WAIT for waited in self._waited_for.values())
 
     async def _work(self) -> None:
         while True:
@@ -294,6 +278,31 @@ class Controller:
                 yield
             finally:
                 self._metrics.time.observe(self._clock.monotonic() - started)
+
+
+class _StaleSources:
+    """The time for which the reconciles of a controller have waited for sources that are not current."""
+
+    def __init__(self, clock: Clock, recovery: Recovery | None) -> None:
+        self._clock = clock
+        self._recovery = recovery
+        self._waited_for: dict[int, float] = {}
+        """By place of a source: seconds for which the server has answered during the waits for it."""
+        self._waited_at = 0.0
+
+    def worth_waiting_for(self, sources: Sequence[Source[HasMetadata]]) -> bool:
+        """Whether a source is not current, and was not waited for long enough by all reconciles together. Otherwise one
+        kind that stays unavailable would delay each reconcile by `MAX_OUTAGE_WAIT`. While the server does not answer at
+        all, no time counts, so that the caches are waited for after an outage of any length."""
+        stale = [place for place, source in enumerate(sources) if not source.current]
+        if not stale:
+            self._waited_for.clear()
+            return False
+        before, self._waited_at = self._waited_at, self._clock.monotonic()
+        answers = self._recovery is None or self._recovery.available
+        passed = min(self._waited_at - before, OUTAGE_POLL) if answers else 0.0
+        self._waited_for = {place: self._waited_for.get(place, -passed) + passed for place in stale}
+        return any(waited < MAX_OUTAGE_WAIT for waited in self._waited_for.values())
 
 
 def _is_expected(error: Exception) -> bool:
