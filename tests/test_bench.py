@@ -75,8 +75,11 @@ def test_requests_are_those_of_all_phases():
 
 
 def test_a_figure_may_be_compared_with_another_of_the_same_run():
-    probes = [run(OURS, "s6", repetition=n, alone_p95=0.01, beside_p95=0.01 * n) for n in (1, 2, 3)]
-    assert list(verdicts(*probes).values()) == [(2.0, True)]
+    probes = [
+        run(OURS, "s6", repetition=n, alone_p50=0.01, alone_p95=0.01, beside_p50=0.04, beside_p95=0.01 * n)
+        for n in (1, 2, 3)
+    ]
+    assert list(verdicts(*probes).values()) == [(4.0, False), (2.0, True)]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +212,7 @@ def test_a_session_becomes_a_report_with_a_chart_for_each_scenario(tmp_path: Pat
     ]
     text = write(waits, tmp_path)
     assert "| **30.0**; 0.50 |" in text
-    assert "| 20.0 (alone) | 30.0 | 1.50 | 2 | met |" in text
+    assert "| 20.0 (alone) | 30.0 | 1.50 | 4 | met |" in text
     assert "Not all was played at the sizes" in text
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "s6.svg"}
 

@@ -66,6 +66,7 @@ _COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("alone, p95, ms", "alone_p95", 1000, 1),
         Column("beside a big job, p50, ms", "beside_p50", 1000, 1),
         Column("beside, p95, ms", "beside_p95", 1000, 1),
+        Column("all pods of the big job exist, s", "big_created"),
     ),
 }
 

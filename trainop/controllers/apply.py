@@ -1,14 +1,16 @@
 """Carries out the actions of a plan, in groups and within limits; `children.py` knows how each one is written.
 
 Batches start slowly, as in the controllers of kubernetes, so that an error which concerns all children is met once and
-not for each of them.
+not for each of them. A large pass lets small ones go first (`RightOfWay`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.live_job import AdoptionError, OwnerCheck
@@ -29,6 +31,12 @@ twice as long; with half as many, the large one takes a third longer (docs/perfo
 MAX_AT_ONCE = 16
 """The same for deletions of pods that are to end at once (`Remove.at_once`): 64 take less than a second, also if each
 request takes 200 ms."""
+
+SMALL_PASS = 32
+"""Limit of the actions of a pass that goes before larger ones."""
+
+MAX_GIVE_WAY = 0.2
+"""Seconds that a request of a large pass waits for small passes at most, and for which a small pass is waited for."""
 
 _REPLICAS = "pods and services"
 
@@ -51,6 +59,59 @@ def _is_at_once(group: Sequence[Action]) -> bool:
     return all(isinstance(action, Remove) and action.at_once for action in group)
 
 
+class RightOfWay:
+    """Lets small passes go before the requests of large ones, which would otherwise keep the API server busy until all
+    pods of a large job exist. One per process, shared by all controllers.
+
+    A large job never starves: each of its requests waits for at most `MAX_GIVE_WAY`, however many small passes follow
+    one another. A small pass whose requests hang, for example in a webhook of its namespace, is waited for as long,
+    and not once for each request of the others."""
+
+    def __init__(self) -> None:
+        self._small: dict[object, float] = {}
+        """When each small pass that runs has begun, in loop time; the last to begin comes last."""
+        self._clear = asyncio.Event()
+
+    @contextmanager
+    def take(self, actions: Sequence[Action]) -> Iterator[None]:
+        """To be held while the pass with these actions runs. A pass without any, which at most writes a status, is not
+        waited for."""
+        if not 0 < len(actions) <= SMALL_PASS:
+            yield
+            return
+        this = object()
+        self._small[this] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            del self._small[this]
+            if not self._small:
+                self._clear.set()
+
+    async def give(self) -> None:
+        """To be called before each request of a large pass. Waits until no small pass runs that has begun within the
+        last `MAX_GIVE_WAY` seconds, and for at most as long."""
+        loop = asyncio.get_running_loop()
+        called = loop.time()
+        while self._small:
+            newest = next(reversed(self._small.values()))
+            until = min(called, newest) + MAX_GIVE_WAY
+            if loop.time() >= until:
+                return
+            self._clear.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._clear.wait()
+
+
+class _Pass(NamedTuple):
+    """What holds for all actions of one pass."""
+
+    job: Unstructured
+    begun: bool
+    gives_way: bool
+
+
 class Applier:
     """One per kind. Carries out at most `MAX_WRITES_PER_PASS` actions per pass."""
 
@@ -61,12 +122,15 @@ class Applier:
         refusals: Refusals,
         owner_check: OwnerCheck,
         report: Reporter,
+        *,
+        right_of_way: RightOfWay,
     ) -> None:
         self._kind = kind
         self._children = children
         self._refusals = refusals
         self._owner_check = owner_check
         self._report = report
+        self.right_of_way = right_of_way
         self._max_writes = MAX_WRITES_PER_PASS
 
     async def prepare(self, job: Unstructured, actions: Sequence[Action]) -> bool:
@@ -84,7 +148,7 @@ class Applier:
         stop the following groups, except for a refused template of a job that has not `begun` and for an object that
         the job needs. What was refused recently is left out, and each refusal is reported once per message."""
         actions, wait = self._refusals.allow(job.metadata, actions)
-        outcome = await self._carry_out_groups(job, actions, begun)
+        outcome = await self._carry_out_groups(_Pass(job, begun, len(actions) > SMALL_PASS), actions)
         fresh, retry = self._refusals.record(job.metadata, outcome.refused_children)
         for each in fresh:
             error = each.message.replace("*", each.name)
@@ -95,30 +159,31 @@ class Applier:
                 outcome.wait(seconds)
         return outcome
 
-    async def _carry_out_groups(self, job: Unstructured, actions: Sequence[Action], begun: bool) -> Outcome:
-        outcome = Outcome(begun=begun, unfinished=len(actions) >= self._max_writes)
+    async def _carry_out_groups(self, this: _Pass, actions: Sequence[Action]) -> Outcome:
+        outcome = Outcome(begun=this.begun, unfinished=len(actions) >= self._max_writes)
         for kind, neighbours in itertools.groupby(actions[: self._max_writes], _group_key):
             group = list(neighbours)
-            if isinstance(group[0], Adopt) and (reason := await self._owner_check.find_obstacle(job)):
-                outcome.errors += [AdoptionError(job, each, reason) for each in group if isinstance(each, Adopt)]
+            if isinstance(group[0], Adopt) and (reason := await self._owner_check.find_obstacle(this.job)):
+                outcome.errors += [AdoptionError(this.job, each, reason) for each in group if isinstance(each, Adopt)]
                 continue
             if outcome.pods_wait:
                 group = [action for action in group if not _makes_pods(action)]
             if kind is _REPLICAS:
-                outcome.merge(await self._create_replicas(job, group, begun))
+                outcome.merge(await self._create_replicas(this, group))
+            elif _is_at_once(group):  # these have a promise of their own
+                outcome.merge(await self._carry_out_together(this._replace(gives_way=False), group, MAX_AT_ONCE))
             else:
-                width = MAX_AT_ONCE if _is_at_once(group) else MAX_CONCURRENT
-                outcome.merge(await self._carry_out_together(job, group, width, begun))
+                outcome.merge(await self._carry_out_together(this, group, MAX_CONCURRENT))
             if outcome.refused is not None or outcome.halted:
                 break
         return outcome
 
-    async def _create_replicas(self, job: Unstructured, actions: Sequence[Action], begun: bool) -> Outcome:
+    async def _create_replicas(self, this: _Pass, actions: Sequence[Action]) -> Outcome:
         """Creates pods and services side by side: a pod needs its service only once it runs."""
         outcome = Outcome()
         async with asyncio.TaskGroup() as tasks:
             made = [
-                tasks.create_task(self._carry_out_together(job, group, 1, begun))
+                tasks.create_task(self._carry_out_together(this, group, 1))
                 for resource in (SERVICES, PODS)
                 if (group := [action for action in actions if is_creation(action, resource)])
             ]
@@ -126,20 +191,20 @@ class Applier:
             outcome.merge(task.result())
         return outcome
 
-    async def _carry_out_together(
-        self, job: Unstructured, actions: Sequence[Action], width: int, begun: bool
-    ) -> Outcome:
+    async def _carry_out_together(self, this: _Pass, actions: Sequence[Action], width: int) -> Outcome:
         """Slow start: runs `width` actions concurrently at first, and one more after each success, because what fails
         for one child usually fails for all. Starts no more once `Outcome.should_stop` holds."""
-        outcome = Outcome(begun=begun)
+        outcome = Outcome(begun=this.begun)
         todo = iter(actions)
 
         async def work() -> None:
             nonlocal width
             for action in todo:
+                if this.gives_way:
+                    await self.right_of_way.give()
                 if outcome.should_stop:
                     return
-                await self._children.carry_out(job, action, outcome)
+                await self._children.carry_out(this.job, action, outcome)
                 if width < MAX_CONCURRENT and not outcome.should_stop:
                     width += 1
                     tasks.create_task(work())

@@ -161,7 +161,9 @@ class JobReconciler:
         seen = await self._observer.observe(job)
         if not isinstance(seen, Snapshot):
             return Result(requeue_after=earliest(seen))
-        return await self._carry_out(seen, self._kind.decide(seen), job.metadata.resource_version)
+        plan = self._kind.decide(seen)
+        with self._applier.right_of_way.take(plan.actions):
+            return await self._carry_out(seen, plan, job.metadata.resource_version)
 
     async def _carry_out(self, seen: Snapshot, plan: Plan, version: str) -> Result:
         """Carries out the plan. `version` is the latest resourceVersion of the job that this pass knows. Raises

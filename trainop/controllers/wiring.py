@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainop.controllers.apply import Applier
+from trainop.controllers.apply import Applier, RightOfWay
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.consequences import Consequences
 from trainop.controllers.counters import JobMetrics
@@ -79,6 +79,7 @@ class ControllerDependencies:
     reports: ReportFeed = field(default_factory=ReportFeed)
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
+    right_of_way: RightOfWay = field(default_factory=RightOfWay)
 
 
 def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:
@@ -167,7 +168,7 @@ def _build_reconciler(
         writes=writes,
         first_statuses=FirstStatuses(states, clock),
         statuses=StatusWriter(writes, report, states, clock, rng),
-        applier=Applier(kind, children, refusals, owner_check, report),
+        applier=Applier(kind, children, refusals, owner_check, report, right_of_way=needs.right_of_way),
         passes=passes,
         report=report,
     )
