@@ -28,7 +28,7 @@ class LastWrite:
     stale: str = ""
     """A resourceVersion that a conflict has shown to be outdated."""
     status: Json | None = None
-    """The last status sent, also while the response is outstanding."""
+    """The last status sent, also while the response is outstanding; None once the cache has shown it."""
     pending_since: float | None = None
     """Since when a progress-only status update has been pending, monotonic seconds."""
     awaited: bool = False

@@ -107,12 +107,13 @@ class OwnWrites:
         return job
 
     def shows_only_own_status(self, old: Unstructured, new: Unstructured) -> bool:
-        """Whether this cache update contains nothing but the status that the operator sent. An update that does not
-        change the status is from another client."""
-        written = self._last_write(new)
-        if written is None or written.awaited or written.status is None:
+        """Whether this cache update contains nothing but the status that the operator sent, for the first time. An
+        update that does not change the status, or brings it back, is from another client."""
+        written, status = self._last_write(new), new.raw.get("status")
+        if written is None or written.status is None or status != written.status:
             return False
-        if new.raw.get("status") != written.status or old.raw.get("status") == written.status:
+        written.status = None  # the cache has it now; a second copy would cost an idle job 2.5 KiB
+        if written.awaited or old.raw.get("status") == status:
             return False
         return _without_status(old) == _without_status(new)
 
