@@ -26,7 +26,7 @@ from trainop import extras
 from trainop.cli import LAZY
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime import PODS, Client, Resource
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -49,7 +49,7 @@ def test_no_file_and_no_function_outgrows_its_budget():
 BOUNDARIES = {
     "trainop/runtime/controller/controller.py": "a reconcile",
     "trainop/runtime/client/decoding.py": "the decoding of one object",
-    "trainop/runtime/handling.py": "an event handler: mapper, predicate",
+    "trainop/runtime/cache/informer.py": "an event handler: mapper, predicate",
     "trainop/runtime/cache/store.py": "an event handler: index",
 }
 

@@ -17,7 +17,7 @@ from trainop.kinds.mpi.crd import mpi_crd
 from trainop.programs.mpi_operator import read_mpi_settings
 from trainop.programs.mpi_versions import MpiVersionWatch, adapt_to_crds
 from trainop.programs.settings import Settings
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 
 def read(*args: str, **environ: str) -> Settings:

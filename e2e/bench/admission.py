@@ -14,8 +14,7 @@ from e2e.peers import CERTIFICATE_FILES, CERTIFICATES, issue_webhook_certificate
 from trainop.manifests.webhook import webhook_configurations
 from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import SECRETS, SERVICES, Json, Resource
 from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
 
 PATIENCE = 60.0

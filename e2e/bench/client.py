@@ -30,7 +30,7 @@ from trainop.runtime.client.cluster import ClusterConfig
 from trainop.runtime.client.credentials import StaticCredentials
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 from trainop.runtime.process import tune_garbage_collector
 
 REQUESTS = 1000

@@ -24,8 +24,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import AlreadyExistsError, ApiError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import (
+from trainop.runtime.objects.metadata import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
     NAMESPACES,
@@ -33,6 +32,7 @@ from trainop.runtime.objects.resource import (
     PODS,
     SERVICE_ACCOUNTS,
     SERVICES,
+    Json,
     Resource,
 )
 

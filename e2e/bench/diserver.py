@@ -39,8 +39,7 @@ from trainop.kinds.dijob.pods import JobFacts, PodOptions, build_pod, read_job
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, PODS, Json
 
 MAX_RATIO, MAX_GET, MAX_P99, MAX_MEMORY = 1.3, 20.0, 50.0, 70.0
 """Ratio to the raw client; milliseconds of one GET alone, and of the p99 with clients; MiB."""

@@ -16,8 +16,7 @@ from tests.engine.builders import manifest_of, replica_created
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource, Unstructured
 
 CONCURRENCY = 32
 

@@ -21,7 +21,7 @@ from e2e.bench.operators import NAMESPACE as OPERATOR_NAMESPACE
 from e2e.bench.operators import ROOT, Operator
 from e2e.bench.processes import Program
 from e2e.cluster.daemons import free_ports
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 
 DRAIN_SECONDS = 1.0
 """Seconds after a phase during which requests and CPU still belong to it."""

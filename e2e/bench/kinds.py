@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from e2e.bench.node import SimulatedPod
 from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 
 
 @dataclass(frozen=True, slots=True)

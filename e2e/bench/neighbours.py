@@ -40,8 +40,7 @@ from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
 from trainop.runtime.errors import ApiError, NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, PODS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, PODS, Json
 
 JOBS = PYTORCH.resource
 NAMESPACE = "default"

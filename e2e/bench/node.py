@@ -18,8 +18,7 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.transport import Request
 from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import Json, Key, PartialObject
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Key, PartialObject
 
 JOB, ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
 CONCURRENCY = 32

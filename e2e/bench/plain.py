@@ -30,8 +30,7 @@ from trainop.local.api.status_errors import StatusError
 from trainop.local.api.storage.versioned_store import Store, Stored
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.clock import SystemClock
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json
 
 _JSON = {"content-type": "application/json"}
 _MERGES = ("application/merge-patch+json", "application/strategic-merge-patch+json")

@@ -30,12 +30,12 @@ from e2e.bench.floor import objects
 from trainop.controllers.observe import child_indices
 from trainop.engine.children import TRAINING_CHILDREN, decode_pod
 from trainop.runtime.cache.informer import Informer
-from trainop.runtime.client.client import PAGE_SIZE, Client
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.paging import PAGE_SIZE
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import SystemClock
 from trainop.runtime.controller.workqueue import WorkQueue
-from trainop.runtime.objects.metadata import Key
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Key
 
 PODS_HELD = 10_000
 POD_BYTES = 5 * 1024

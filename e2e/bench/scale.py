@@ -43,8 +43,7 @@ from e2e.bench.processes import Program, busy_seconds, cancel_on_sigterm, own_se
 from e2e.bench.scenarios import percentile
 from e2e.cluster.daemons import free_ports
 from trainop.runtime.client.client import Client
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Json
 
 PODS_PER_JOB = 10
 """Pods per job."""

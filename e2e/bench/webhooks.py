@@ -45,7 +45,7 @@ from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.http import HttpTransport
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICES
 from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.serving.server import Address
 from trainop.runtime.webhook.admission import answer_crowded, becomes_too_deep, decode_review, encode_review

@@ -26,8 +26,7 @@ from e2e.cluster.places import binary
 from trainop.engine.schema.crd import crd
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.clock import timestamp
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import EVENTS, NAMESPACES, PODS
+from trainop.runtime.objects.metadata import EVENTS, NAMESPACES, PODS, Json
 
 MOST_SECONDS, MOST_MEBIBYTES = 2.0, 100.0
 CONCURRENCY = 16

@@ -21,8 +21,7 @@ from e2e.cluster.places import ClusterError, binary
 from e2e.mpi.objects import LAUNCHER, NAMES, NAMESPACE, TRANSPORTS, WORKERS
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.local.node.agent import SandboxError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
+from trainop.runtime.objects.metadata import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES, Json
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120

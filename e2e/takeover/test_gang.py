@@ -19,7 +19,7 @@ from e2e.takeover.theatre import NEW, OLD, Theatre
 from tests.server.world import MERGE, Json
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Resource
 
 KINDS = ("PyTorchJob", "TFJob", "XGBoostJob")
 # All limits have requests: for minResources ours counts a limit without one, training-operator does not.

@@ -20,8 +20,7 @@ from trainop.run.check import find_jobs
 from trainop.run.documents import read
 from trainop.run.submit import install
 from trainop.runtime.client.client import Client
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NODES, Resource
+from trainop.runtime.objects.metadata import NODES, Json, Resource
 
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s0"}}
 

@@ -20,9 +20,10 @@ from trainop.commands.target import find_job
 from trainop.explain.story import tell
 from trainop.explain.why import Evidence
 from trainop.programs.schemes import crds
-from trainop.runtime.client.client import PAGE_SIZE, Client
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.paging import PAGE_SIZE
 from trainop.runtime.client.transport import Request, Response, Transport
-from trainop.runtime.objects.resource import EVENTS, PODS, Resource
+from trainop.runtime.objects.metadata import EVENTS, PODS, Resource
 from trainop.testing.cluster import TestCluster
 
 FAILS = "print('loading shard', flush=True); raise ValueError('bad shard')"

@@ -25,7 +25,7 @@ from trainop.explain.rehearsal import rehearse
 from trainop.programs.operator import build
 from trainop.programs.schemes import all_kinds, crds
 from trainop.programs.settings import Settings
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 from trainop.testing.cluster import TestCluster
 
 EXAMPLES = sorted(

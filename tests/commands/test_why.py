@@ -14,9 +14,10 @@ from trainop.commands.evidence import MAX_REQUESTS, Collector
 from trainop.commands.target import find_job
 from trainop.explain.why import diagnose
 from trainop.programs.schemes import crds
-from trainop.runtime.client.client import PAGE_SIZE, Client
+from trainop.runtime.client.client import Client
+from trainop.runtime.client.paging import PAGE_SIZE
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 from trainop.testing.cluster import TestCluster
 
 FAILS = "raise ValueError('bad shard')"

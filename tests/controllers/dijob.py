@@ -15,7 +15,7 @@ from trainop.kinds.dijob.crd import dijob_crd
 from trainop.kinds.dijob.names import DIJOBS, Role
 from trainop.kinds.dijob.pods import PodOptions, build_pod, read_job
 from trainop.runtime import PODS, SERVICES, Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, EVENTS
 
 SETTINGS = replace(QUIET, schemes=("DIJob",))
 

@@ -17,7 +17,7 @@ from trainop.kinds.mpi.crd import mpi_crd
 from trainop.kinds.mpi.kinds import mpi_kinds
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2
 from trainop.runtime import PODS, Cache, Client, Json, Manager, Recorder
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, Resource
 
 
 def mpi_job(

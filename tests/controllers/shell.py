@@ -22,11 +22,10 @@ from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client, Listing, PatchKind
-from trainop.runtime.client.recovery import Recovery
+from trainop.runtime.client.sender import Recovery
 from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, error_of_status
-from trainop.runtime.objects.metadata import Json, Key, ObjectReference, decode_unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json, Key, ObjectReference, Resource, decode_unstructured
 
 JOBS = PYTORCH.resource
 KEY = Key("ns", "j")

@@ -18,9 +18,18 @@ from trainop.engine.actions import LOOK_AGAIN, Action, Content, Ensure, Patch, R
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.runtime.client.client import PatchKind
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json, Key, Metadata, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
-from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS
+from trainop.runtime.objects.metadata import (
+    CONFIG_MAPS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Json,
+    Key,
+    Metadata,
+    Resource,
+    Unstructured,
+)
+from trainop.runtime.objects.metadata import HORIZONTAL_POD_AUTOSCALERS as HPAS
 
 X = Key("ns", "x")
 LABELS = {"a": "b"}

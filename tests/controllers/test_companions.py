@@ -12,8 +12,8 @@ from tests.engine.builders import apply
 from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.outcome import FIRST_RETRY
 from trainop.runtime.errors import ApiError
+from trainop.runtime.objects.metadata import HORIZONTAL_POD_AUTOSCALERS as HPAS
 from trainop.runtime.objects.metadata import Json, Key, Unstructured
-from trainop.runtime.objects.resource import HORIZONTAL_POD_AUTOSCALERS as HPAS
 
 METRICS: list[Json] = [{"type": "Resource", "resource": {"name": "cpu"}}]
 APPLY = "patch apply"

@@ -16,8 +16,7 @@ from trainop.kinds.dijob.kind import DIJOB
 from trainop.kinds.dijob.names import DIJOBS, Role
 from trainop.kinds.dijob.seen import DiPod
 from trainop.runtime import PODS, SERVICES
-from trainop.runtime.objects.metadata import Unstructured
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, Unstructured
 
 
 @virtual_time

@@ -17,13 +17,13 @@ from trainop.engine.schema.crd import crd
 from trainop.kinds import tf_config
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import (
+from trainop.runtime.objects.metadata import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     HORIZONTAL_POD_AUTOSCALERS,
     PODS,
     SERVICES,
+    Json,
 )
 
 

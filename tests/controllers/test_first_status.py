@@ -17,8 +17,7 @@ from trainop.controllers.statuses import MAX_WAIT, FirstStatuses
 from trainop.engine.actions import Event, Plan
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json, Key, Unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json, Key, Unstructured
 
 PODS_OF_JOB = ("j-master-0", "j-worker-0", "j-worker-1")
 WRITE, CREATE = "put status", "create"

@@ -24,8 +24,7 @@ from trainop.runtime.cache.scope import Scope
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.controller.reconcile import Result
 from trainop.runtime.errors import ApiError, DecodeError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SERVICES, Resource
+from trainop.runtime.objects.metadata import SERVICES, Json, Resource
 
 VOLCANO = Options(gang=choose_scheduler("volcano"))
 PLUGINS = Options(gang=choose_scheduler("my-sched"))

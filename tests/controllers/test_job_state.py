@@ -7,8 +7,7 @@ import pytest
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.job_state import MAX_OBSERVED, JobStates
 from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.objects.metadata import Key
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Key
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from trainop.engine.framework import selector
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.runtime import PODS, Cache, Client, Json, Manager, Recorder
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 
 def crd(kind: Kind) -> Json:

@@ -16,8 +16,7 @@ from trainop.engine.seen import Options
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
 from trainop.runtime.client.transport import Request, Stream
-from trainop.runtime.objects.metadata import owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import CONFIG_MAPS, SECRETS, SERVICES, Resource, owner_reference
 
 
 def requests_of(here: MpiStage) -> Counter[str]:

@@ -18,8 +18,14 @@ from trainop.kinds.mpi.ssh.keys import are_usable
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2, TRANSPORT
 from trainop.runtime import PODS, Json
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    SECRETS,
+    SERVICES,
+    Resource,
+    owner_reference,
+)
 
 EXPIRING = {"ttlSecondsAfterFinished": 3600}
 

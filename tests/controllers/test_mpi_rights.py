@@ -25,8 +25,7 @@ from trainop.manifests.rbac import transport_roles
 from trainop.runtime import PODS
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import Json, owner_reference
-from trainop.runtime.objects.resource import SECRETS, Resource
+from trainop.runtime.objects.metadata import SECRETS, Json, Resource, owner_reference
 
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 HEADERS = {"content-type": "application/json"}

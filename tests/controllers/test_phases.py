@@ -25,8 +25,7 @@ from trainop.engine.actions import Plan
 from trainop.engine.phases import Phase, ended_phases, read_marks
 from trainop.kinds.dijob.crd import dijob_crd
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, Json
 
 Seconds = tuple[str, float]
 

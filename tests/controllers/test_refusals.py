@@ -24,8 +24,7 @@ from trainop.controllers.outcome import (
 from trainop.engine.actions import Action, Ensure, Need, Remove
 from trainop.engine.restart_history import RESTARTS
 from trainop.runtime.controller.expectations import Expectations
-from trainop.runtime.objects.metadata import Metadata
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES
+from trainop.runtime.objects.metadata import CONFIG_MAPS, PODS, SECRETS, SERVICES, Metadata
 
 MANIFEST = {"metadata": {"name": "c"}}
 CREATES: dict[str, Action] = {

@@ -12,8 +12,7 @@ import pytest
 
 from tests.controllers.shell import JOBS, Shell, api_error, pytorch_job
 from tests.runtime.virtual_time import virtual_time
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.objects.metadata import PODS, Json, Resource
 
 MODE = {"trainop.kubeflow.org/restart-mode": "in-place"}
 AT = "spec.containers[0]"

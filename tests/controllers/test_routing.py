@@ -14,8 +14,7 @@ from trainop.engine.kind import kind_of
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW
 from trainop.runtime.cache.informer import Informer
-from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference, PartialObject
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Key, Metadata, OwnerReference, PartialObject
 
 FRAMEWORKS = (PYTORCH, TENSORFLOW)
 ALL = ["add", "update", "delete"]

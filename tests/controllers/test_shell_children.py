@@ -19,8 +19,7 @@ from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.seen import Options
 from trainop.runtime.client.decoding import ObjectDecoder
 from trainop.runtime.errors import ApiError, DecodeError, ReconcileError
-from trainop.runtime.objects.metadata import Json, Key, Unstructured, owner_reference
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json, Key, Resource, Unstructured, owner_reference
 
 LABELS = {
     "training.kubeflow.org/operator-name": "pytorchjob-controller",

@@ -26,15 +26,16 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.manager.leader import LeaderElector
 from trainop.runtime.manager.manager import Manager
-from trainop.runtime.objects.metadata import Json, owner_reference
-from trainop.runtime.objects.resource import (
+from trainop.runtime.objects.metadata import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
     LEASES,
     NAMESPACES,
     PODS,
     SERVICES,
+    Json,
     Resource,
+    owner_reference,
 )
 
 QUIET = Settings(metrics_bind_address="0", health_probe_bind_address="0")

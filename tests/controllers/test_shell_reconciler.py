@@ -23,8 +23,7 @@ from trainop.runtime.clock import timestamp
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ApiError
 from trainop.runtime.objects.mergepatch import merge_patch_between
-from trainop.runtime.objects.metadata import LAST_APPLIED, Json, Key, Unstructured
-from trainop.runtime.objects.resource import PODS, SERVICES
+from trainop.runtime.objects.metadata import LAST_APPLIED, PODS, SERVICES, Json, Key, Unstructured
 
 CREATED = {"type": "Created", "status": "True"}
 COMES_BACK = Result(requeue_after=STALE_CACHE_RETRY)

@@ -20,8 +20,7 @@ from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options, Silence, Snapshot
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.controller.reconcile import Result
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Unstructured
 
 AFTER, DELAY = 600.0, 15.0
 ANNOTATIONS = {"trainop.kubeflow.org/stalled-after": "10m"}

@@ -19,8 +19,7 @@ from trainop.engine.seen import Options, Silence
 from trainop.engine.stalls import awaits_report, read_stall_rule
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Unstructured
 
 every_kind = pytest.mark.parametrize("kind", WORLDS)
 RESTARTED = [kind for kind in WORLDS if kind != "DIJob"]

@@ -22,8 +22,7 @@ from trainop.engine.startup import QUEUE, describe_causes, seconds_to_startup
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.errors import ForbiddenError
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Unstructured
 
 LIMIT = 1200.0
 every_kind = pytest.mark.parametrize("kind", WORLDS)

@@ -21,7 +21,7 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.programs import schemes
 from trainop.runtime import PODS, Json
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, Resource
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, Resource
 
 MORE: dict[str, Any] = {"MXJob": {"jobMode": "MXTrain"}}
 JOBS: dict[str, Json] = {

@@ -12,8 +12,7 @@ from trainop.engine.framework import CompanionKind, selector
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import FAILED, RUNNING, SUCCEEDED, Status
-from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.objects.metadata import PODS, Json, Resource, Unstructured, owner_reference
 
 # Two pods with names of their own --------------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options
 from trainop.kinds.dijob.kind import DIJOB
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SECRETS
+from trainop.runtime.objects.metadata import SECRETS, Json
 
 OPTIONS = Options(waiting_after=0, progress=ProgressEndpoint("https://x", everywhere=True, authority="PEM"))
 

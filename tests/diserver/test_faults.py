@@ -17,7 +17,7 @@ from trainop.diserver.journal import Journal, Times
 from trainop.diserver.records import JobKey
 from trainop.kinds.dijob.names import REQUEST
 from trainop.runtime.client.transport import Request, Response
-from trainop.runtime.objects.resource import LEASES, PODS
+from trainop.runtime.objects.metadata import LEASES, PODS
 
 NEVER = Times(lease=1.0, renew=0.3, wait=20.0, sweep=3600.0)
 """Without a search for dead servers."""

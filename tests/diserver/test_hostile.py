@@ -13,8 +13,7 @@ import pytest
 from tests.diserver.world import SETTINGS, TEMPLATE, Answered, Running, World, request, world
 from trainop.kinds.dijob.names import CONTROLLER_NAME, DI_SERVER, Role
 from trainop.kinds.dijob.pods import build_pod, read_job
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import LEASES, PODS
+from trainop.runtime.objects.metadata import LEASES, PODS, Json
 
 STRANGER = "127.0.0.7"
 

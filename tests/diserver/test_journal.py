@@ -21,8 +21,7 @@ from trainop.local.api.serving.server import ApiServer
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.errors import ConflictError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import LEASES
+from trainop.runtime.objects.metadata import LEASES, Json
 
 JOB = JobKey("default", "a", "job-uid")
 TIMES = Times()

@@ -14,7 +14,7 @@ from tests.diserver.world import SETTINGS, Running, World, request, world
 from trainop.diserver.caches import READS_OF_CALLER
 from trainop.kinds.dijob.names import CONTROLLER_NAME, DI_SERVER, JOURNAL, Role
 from trainop.runtime.client.transport import Request
-from trainop.runtime.objects.resource import LEASES, PODS
+from trainop.runtime.objects.metadata import LEASES, PODS
 
 AGGREGATOR = "127.0.0.9"
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from tests.diserver.world import SETTINGS, Running, World, request, world
-from trainop.runtime.objects.resource import EVENTS, PODS
+from trainop.runtime.objects.metadata import EVENTS, PODS
 
 GPUS = (8, 8, 0, 4)
 

@@ -24,13 +24,13 @@ from trainop.programs.di_server import DiServerSettings
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.errors import AlreadyExistsError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import (
+from trainop.runtime.objects.metadata import (
     CUSTOM_RESOURCE_DEFINITIONS,
     LEASES,
     NAMESPACES,
     NODES,
     PODS,
+    Json,
 )
 from trainop.runtime.serving.server import Address
 

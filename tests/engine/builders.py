@@ -15,8 +15,7 @@ from trainop.engine.plan import plan
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json, Resource, Unstructured, owner_reference
 
 NOW = datetime(2025, 6, 1, 12, 0, 0, tzinfo=UTC)
 UID = "uid-j"

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.builders import CREATED, RUNNING, make_job, make_pod, see, status_of
 from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.children import claim
-from trainop.engine.limits import Limit
+from trainop.engine.failures import Limit
 from trainop.engine.parse import parse
 from trainop.engine.seen import Pod
 from trainop.engine.status import Status

@@ -17,8 +17,7 @@ from trainop.engine.restart_history import RESTARTS
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.tensorflow import TENSORFLOW
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json
 
 GRACE = "trainop.kubeflow.org/checkpoint-grace"
 ON_DISRUPTION = "trainop.kubeflow.org/on-disruption"

@@ -27,8 +27,7 @@ from trainop.engine.children import Claimed, claim
 from trainop.engine.parse import parse
 from trainop.engine.seen import Pod
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, SERVICES
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json
 
 OTHER_LABELS = labels("worker", 0) | {"training.kubeflow.org/job-name": "other"}
 STRANGER = [{"apiVersion": "v1", "kind": "Set", "name": "s", "uid": "s", "controller": True}]

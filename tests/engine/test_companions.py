@@ -16,8 +16,16 @@ from trainop.engine.framework import JOB_NAME, OPERATOR_NAME, Companion, Compani
 from trainop.engine.plan import plan
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, HORIZONTAL_POD_AUTOSCALERS, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import (
+    CONFIG_MAPS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    PODS,
+    SERVICES,
+    Json,
+    Resource,
+    Unstructured,
+    owner_reference,
+)
 
 METRICS = [
     {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}

@@ -12,10 +12,9 @@ from tests.engine.builders import NOW
 from trainop.engine.children import decode_pod
 from trainop.engine.evidence import _is_down
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.root_cause import Failure, signal_name
+from trainop.engine.root_cause import Failure, describe_cause, signal_name
 from trainop.engine.seen import Options, Pod, Snapshot
 from trainop.engine.waiting import _explain, _Pods
-from trainop.engine.words import describe_cause
 from trainop.runtime.objects.metadata import Json, Unstructured
 
 RUNS = {"name": "a", "state": {"running": {}}}

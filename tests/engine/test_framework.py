@@ -14,8 +14,7 @@ from trainop.engine.job import Job, Role
 from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.seen import Options
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource, Unstructured
 
 
 def follow_server(_job: Job, tallies: Mapping[str, Tally]) -> Progress:

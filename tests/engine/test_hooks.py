@@ -34,8 +34,7 @@ from trainop.engine.parse import parse
 from trainop.engine.plan import plan
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, Resource
+from trainop.runtime.objects.metadata import CONFIG_MAPS, PODS, SECRETS, Json, Resource, Unstructured, owner_reference
 
 Found = Mapping[Resource, Sequence[Unstructured]]
 OWNER = owner_reference("kubeflow.org/v1", "PyTorchJob", "j", UID)

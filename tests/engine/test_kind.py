@@ -6,8 +6,8 @@ from tests.engine.builders import NOW, make_job, see
 from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
 from trainop.engine.admission import Judgement, judge
+from trainop.engine.failures import seconds_to_due
 from trainop.engine.kind import Kind, kind_of
-from trainop.engine.limits import seconds_to_due
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.objects.metadata import Unstructured
 

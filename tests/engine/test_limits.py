@@ -28,7 +28,7 @@ from tests.engine.builders import (
 from tests.engine.world import World
 from tests.upstream import Upstream
 from trainop.engine.actions import Count, DeleteJob, Event, Plan
-from trainop.engine.limits import is_under_way, seconds_to_due
+from trainop.engine.failures import is_under_way, seconds_to_due
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Pod
 from trainop.runtime.objects.metadata import Json, Unstructured

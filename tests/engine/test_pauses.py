@@ -29,8 +29,7 @@ from trainop.engine.plan import ignored, plan, reject
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, Pod
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Unstructured
 
 SUSPENDED_EVENT = Event("Normal", "PyTorchJobSuspended", "PyTorchJob j is suspended.")
 RESUMED_EVENT = Event("Normal", "PyTorchJobResumed", "PyTorchJob j is resumed.")

@@ -33,6 +33,9 @@ from trainop.engine.evidence import Place, failure_of, past_failure_of, was_stop
 from trainop.engine.extensions import RESTART_SCOPE
 from trainop.engine.root_cause import (
     Failure,
+    append_cause,
+    describe,
+    describe_cause,
     find_cause,
     log_lines,
     mark_consequences,
@@ -41,7 +44,6 @@ from trainop.engine.root_cause import (
     signal_name,
 )
 from trainop.engine.seen import Pod
-from trainop.engine.words import append_cause, describe, describe_cause
 from trainop.runtime.objects.metadata import Json
 
 

@@ -30,8 +30,7 @@ from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Options, Pod, PodGroup, SeenGang, Service, Snapshot
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
-from trainop.runtime.objects.metadata import Json, Unstructured, owner_reference
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import PODS, SERVICES, Json, Resource, Unstructured, owner_reference
 
 OF_GROUPS = (group_created, group_updated, group_deleted)
 

@@ -18,8 +18,8 @@ from trainop.explain.rehearsal import Rehearsal, rehearse
 from trainop.explain.requirements import Group, Reference
 from trainop.explain.room import Demand, Load, counted_objects, demand_of, describe_quotas
 from trainop.programs.schemes import all_kinds
+from trainop.runtime.objects.metadata import PODS, SERVICES
 from trainop.runtime.objects.quantity import read_quantity
-from trainop.runtime.objects.resource import PODS, SERVICES
 
 
 def quota(hard: Json, used: Json | None = None, **spec: Any) -> Json:

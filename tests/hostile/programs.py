@@ -25,7 +25,7 @@ from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
 from trainop.programs.schemes import crds
 from trainop.runtime.client.client import Client
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 ROOT = Path(__file__).parents[2]
 LISTENING = "0A"

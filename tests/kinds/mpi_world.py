@@ -14,8 +14,7 @@ from trainop.engine.seen import Options, Snapshot
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.mpi.kinds import mpi_kinds
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, MPI_V2, TRANSPORT
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, SERVICES
+from trainop.runtime.objects.metadata import CONFIG_MAPS, SECRETS, SERVICES, Json
 
 MAIN = "c"
 """The name of the first container in the templates."""

@@ -27,8 +27,7 @@ from trainop.engine.seen import Options
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.plan import plan_dijob
 from trainop.kinds.dijob.seen import decode_di_pod
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import SERVICES
+from trainop.runtime.objects.metadata import SERVICES, Json
 
 OWNER = {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "name": "a", "uid": UID, "controller": True}
 

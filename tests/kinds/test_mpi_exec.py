@@ -19,8 +19,7 @@ from trainop.engine.seen import Options
 from trainop.engine.steps.rights import BINDING, ROLE
 from trainop.kinds.mpi.exec.kind import ACCOUNT, MPI_EXEC
 from trainop.kinds.mpi.hosts import HOSTS_AT
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime.objects.metadata import CONFIG_MAPS, Json, Unstructured
 
 
 def exec_job(workers: int = 2, **fields: Any) -> Json:

@@ -19,8 +19,7 @@ from trainop.engine.seen import Options, Pod
 from trainop.kinds.mpi.ssh.annotations import CLEAN_LAUNCHER, REMOTE_SHELL
 from trainop.kinds.mpi.ssh.job import parse_ssh
 from trainop.kinds.mpi.ssh.keys import make_keys
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime.objects.metadata import CONFIG_MAPS, Json, Unstructured
 
 L = "training.kubeflow.org/"
 LAUNCHER = "spec.mpiReplicaSpecs[Launcher]"

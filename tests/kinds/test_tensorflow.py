@@ -16,8 +16,7 @@ from trainop.engine.parse import parse
 from trainop.kinds import tf_config
 from trainop.kinds.tensorflow import TENSORFLOW
 from trainop.kinds.tf_config import CLUSTER_FILE, MAX_CLUSTER_IN_ENVIRONMENT
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime.objects.metadata import CONFIG_MAPS, Json, Unstructured
 
 EXAMPLE = {"Chief": 1, "PS": 1, "Worker": 2, "Evaluator": 1}
 

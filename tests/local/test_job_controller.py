@@ -15,8 +15,7 @@ from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.local.job_controller import JOBS, next_step
 from trainop.runtime.clock import timestamp
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.needs import KUBECTLS, need_program
 from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions, LocalCluster
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 
 ROOT = Path(__file__).parents[2]
 

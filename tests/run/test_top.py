@@ -13,7 +13,7 @@ import pytest
 from tests.needs import KUBECTLS, need_program
 from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions, LocalCluster
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="metrics are read from /proc")
 

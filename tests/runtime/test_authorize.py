@@ -12,8 +12,7 @@ from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.errors import ApiError, ForbiddenError
 from trainop.runtime.metrics.authorize import Authorizer, require_permission
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 from trainop.runtime.serving.server import Address, HttpServer, metrics_application
 
 ALICE = {"username": "alice", "uid": "1", "groups": ["dev", "system:authenticated"], "extra": {"scopes": ["a", "b"]}}

@@ -47,7 +47,7 @@ from trainop.runtime import (
     decode_unstructured,
     set_controller,
 )
-from trainop.runtime.objects.resource import EVENTS, LEASES
+from trainop.runtime.objects.metadata import EVENTS, LEASES
 from trainop.testing import TestCluster
 
 ROOT = Path(__file__).parent.parent.parent

@@ -27,8 +27,17 @@ from trainop.runtime.cache.mutation_detector import GuardedStore, MutationError
 from trainop.runtime.cache.store import Store, by_controller, by_namespace
 from trainop.runtime.client.client import Client
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Key, Metadata, PartialObject, decode_complete, decode_unstructured
-from trainop.runtime.objects.resource import NODES, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import (
+    NODES,
+    PODS,
+    SERVICES,
+    Key,
+    Metadata,
+    PartialObject,
+    Resource,
+    decode_complete,
+    decode_unstructured,
+)
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")

@@ -40,8 +40,7 @@ from trainop.runtime.errors import (
     UnauthorizedError,
     api_error,
 )
-from trainop.runtime.objects.metadata import Change, Json, apply_change
-from trainop.runtime.objects.resource import NODES, PODS
+from trainop.runtime.objects.metadata import NODES, PODS, Change, Json, apply_change
 
 Call: TypeAlias = Callable[[Client], Awaitable[Any]]
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.cache.informer import Handler
-from trainop.runtime.client.recovery import Recovery
+from trainop.runtime.client.sender import Recovery
 from trainop.runtime.controller.controller import Controller
 from trainop.runtime.controller.enqueue import EnqueueObject
 from trainop.runtime.controller.reconcile import DONE, Result

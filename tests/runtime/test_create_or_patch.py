@@ -22,7 +22,7 @@ from trainop.runtime import (
     create_or_patch,
     owner_reference,
 )
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 CRD = Path(__file__).parent.parent.parent / "examples" / "runtime" / "crd.yaml"
 GREETINGS = Resource("example.com", "v1", "greetings", "Greeting")

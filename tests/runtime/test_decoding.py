@@ -40,9 +40,11 @@ from trainop.runtime.client.transport import Response
 from trainop.runtime.errors import ApiError, DecodeError, LeadershipLostError, api_error, error_of_status
 from trainop.runtime.manager.leader import LeaderElector
 from trainop.runtime.objects.metadata import (
+    PODS,
     Json,
     Key,
     PartialObject,
+    Resource,
     Unstructured,
     decode_complete,
     decode_unstructured,
@@ -58,7 +60,6 @@ from trainop.runtime.objects.nesting import (
     prune_in_slices,
     prune_value,
 )
-from trainop.runtime.objects.resource import PODS, Resource
 
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 DECODE = msgspec.json.Decoder(PartialObject).decode

@@ -11,8 +11,7 @@ import pytest
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference
-from trainop.runtime.objects.resource import PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import PODS, SERVICES, Key, Metadata, OwnerReference, Resource
 
 JOB = "uid-of-job"
 

@@ -41,8 +41,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import NotConnectedError, Response
 from trainop.runtime.controller.enqueue import Enqueue, EnqueueObject
 from trainop.runtime.controller.workqueue import WorkQueue
-from trainop.runtime.objects.metadata import HasMetadata, Key, Metadata, PartialObject
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.objects.metadata import PODS, HasMetadata, Key, Metadata, PartialObject, Resource
 
 DECODE = msgspec.json.Decoder(PartialObject).decode
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")

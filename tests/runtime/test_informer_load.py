@@ -23,7 +23,7 @@ from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.transport import Response
 from trainop.runtime.clock import SystemClock
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 
 COUNT, PER_PAGE = 10_000, 250
 

@@ -25,8 +25,7 @@ from trainop.runtime.client.pool import MAX_REQUESTS
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.errors import NotLeaderError
 from trainop.runtime.manager.leader import LeaderElector, Timing
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json
 
 POD: Json = {"metadata": {"name": "p", "namespace": "ns"}}
 CROWD = MAX_REQUESTS + 8

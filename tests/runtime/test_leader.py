@@ -25,8 +25,7 @@ from trainop.runtime.errors import (
 )
 from trainop.runtime.manager.leader import LeaderElector, Timing
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json, ObjectReference
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, ObjectReference, Resource
 
 
 class Leases:

@@ -26,7 +26,7 @@ import trainop.runtime
 from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime import CONFIG_MAPS, Client, Json, NotFoundError, Resource, lowlevel
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 from trainop.testing import TestCluster
 
 ROOT = Path(__file__).parent.parent.parent

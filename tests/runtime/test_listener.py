@@ -23,7 +23,7 @@ from tests.runtime.test_server import fetch, make_certificate, make_health, serv
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime.client.client import Client
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.resource import LEASES
+from trainop.runtime.objects.metadata import LEASES
 from trainop.runtime.serving import listener
 from trainop.runtime.serving.server import Address, BindError, HttpServer, health_application, metrics_application
 

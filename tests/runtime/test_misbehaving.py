@@ -46,8 +46,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.credentials import StaticCredentials
 from trainop.runtime.client.paging import EndlessListError
 from trainop.runtime.client.transport import Request, Response
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json
 
 Outcome: TypeAlias = Response | Streamed | Exception
 

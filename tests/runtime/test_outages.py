@@ -36,8 +36,7 @@ from trainop.runtime.cache.informer import DISCOVERY_RETRY
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.client.transport import NotConnectedError, Request, Response
-from trainop.runtime.objects.metadata import HasMetadata
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import CONFIG_MAPS, PODS, SERVICES, HasMetadata, Resource
 
 REFUSED = NotConnectedError("refused")
 HOLDING = Streamed([added("a", 1), bookmark(2, end=True), HANG])

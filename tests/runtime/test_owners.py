@@ -9,8 +9,7 @@ import pytest
 
 from trainop.runtime.controller.owners import OwnerError, set_controller
 from trainop.runtime.errors import ReconcileError
-from trainop.runtime.objects.metadata import Json, Metadata, PartialObject, owner_reference
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Metadata, PartialObject, Resource, owner_reference
 
 JOBS = Resource("example.com", "v1", "jobs", "Job")
 FLEETS = Resource("example.com", "v1", "fleets", "Fleet", namespaced=False)

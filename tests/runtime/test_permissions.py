@@ -13,7 +13,7 @@ from trainop.runtime.client.permissions import MAX_PERMISSIONS, REPORT_INTERVAL,
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.errors import ForbiddenError
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.resource import SERVICES
+from trainop.runtime.objects.metadata import SERVICES
 
 USER = 'User "system:serviceaccount:kubeflow:training-operator"'
 

@@ -17,8 +17,7 @@ from trainop.runtime.errors import ApiError, ForbiddenError, NotFoundError, NotL
 from trainop.runtime.events.correlator import Correlator, EventLimits
 from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json, ObjectReference
-from trainop.runtime.objects.resource import EVENTS, Resource
+from trainop.runtime.objects.metadata import EVENTS, Json, ObjectReference, Resource
 from trainop.runtime.texts import cut
 
 JOB = ObjectReference("kubeflow.org/v1", "PyTorchJob", "ns", "mnist", "uid-1", "7")

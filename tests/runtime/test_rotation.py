@@ -23,8 +23,7 @@ from trainop.runtime.client.client import Client, PatchKind
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.errors import ForbiddenError, NotFoundError, UnhealthyError
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json, Key
-from trainop.runtime.objects.resource import NAMESPACES, SECRETS
+from trainop.runtime.objects.metadata import NAMESPACES, SECRETS, Json, Key
 from trainop.runtime.serving.certificate_folder import ServingCertificate
 from trainop.runtime.webhook import keyring
 from trainop.runtime.webhook.certificates import Pair, make_authority

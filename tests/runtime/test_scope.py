@@ -9,8 +9,7 @@ from tests.runtime.test_informer import Scene
 from tests.runtime.virtual_time import virtual_time
 from trainop.runtime.cache.scope import ALL_OTHERS, Namespaces, Scope, Selector, scopes_of
 from trainop.runtime.client.transport import AnswerTooLongError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NODES, PODS
+from trainop.runtime.objects.metadata import NODES, PODS, Json
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from trainop.runtime import NAMESPACES, SECRETS, Json, NotFoundError, Resource
-from trainop.runtime.objects.resource import EVENTS
+from trainop.runtime.objects.metadata import EVENTS
 from trainop.testing import TestCluster
 
 ROOT = Path(__file__).parent.parent.parent

@@ -20,8 +20,7 @@ from trainop.runtime.controller.enqueue import (
     Matching,
 )
 from trainop.runtime.controller.workqueue import WorkQueue
-from trainop.runtime.objects.metadata import Key, Metadata, OwnerReference, PartialObject
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.objects.metadata import PODS, Key, Metadata, OwnerReference, PartialObject, Resource
 
 
 def make(name: str = "pod", *owners: OwnerReference, version: str = "1", **fields: object) -> PartialObject:

@@ -26,8 +26,7 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.errors import InvalidError, UnhealthyError
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, Resource
+from trainop.runtime.objects.metadata import PODS, Json, Resource
 from trainop.runtime.serving.bodies import Bodies
 from trainop.runtime.serving.certificate_folder import CertificateError, CertificateFolder, ServingCertificate
 from trainop.runtime.serving.server import Address

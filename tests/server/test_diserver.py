@@ -30,7 +30,7 @@ from tests.server.process import Operator, fetch
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, DIJOBS, LEASES_OF_REQUESTS, OUR_PODS
 from trainop.runtime.client.auth import load_config
 from trainop.runtime.client.http import HttpTransport
-from trainop.runtime.objects.resource import LEASES, NODES, PODS, SERVICES
+from trainop.runtime.objects.metadata import LEASES, NODES, PODS, SERVICES
 
 __all__ = [
     "test_a_client_that_left_gets_the_same_answer_from_any_server",

@@ -13,7 +13,7 @@ from tests.server.process import Operator
 from tests.server.test_permissions import Account
 from tests.server.world import MERGE, Json, World, replicas
 from trainop.engine.gang_scheduler import PLUGIN_GROUPS, VOLCANO_GROUPS
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Resource
 
 MakeOperator = Callable[..., Operator]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

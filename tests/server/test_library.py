@@ -39,7 +39,7 @@ from trainop.runtime import (
     validating,
 )
 from trainop.runtime.lowlevel import Configuration
-from trainop.runtime.objects.resource import SECRETS
+from trainop.runtime.objects.metadata import SECRETS
 from trainop.runtime.webhook.admission import mutating_path, validating_path
 from trainop.runtime.webhook.injection import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 

@@ -33,7 +33,7 @@ from trainop.runtime import (
     load_config,
 )
 from trainop.runtime.lowlevel import Transport
-from trainop.runtime.objects.resource import CUSTOM_RESOURCE_DEFINITIONS
+from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "runtime"
 USERS = Resource("example.com", "v1", "databaseusers", "DatabaseUser")

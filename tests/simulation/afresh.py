@@ -15,8 +15,7 @@ from trainop.controllers.observe import observe_live
 from trainop.engine.actions import Action
 from trainop.engine.kind import Kind
 from trainop.engine.seen import PodGroup, SeenGang, Snapshot
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Unstructured
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

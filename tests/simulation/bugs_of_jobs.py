@@ -9,7 +9,7 @@ from unittest import mock
 
 from tests.engine.builders import pod_deleted
 from tests.simulation.planting import bug, patch
-from trainop.engine import assess, children, evidence, failures, leaders, limits, manifests, phases, root_cause, status
+from trainop.engine import assess, children, evidence, failures, leaders, manifests, phases, root_cause, status
 from trainop.engine import plan as engine
 from trainop.engine.addresses import dns_fields, settle_mode
 from trainop.engine.children import Children, RoleSlots
@@ -193,7 +193,7 @@ def start_time_kept():
 
 
 def _limit_moved(by: int) -> Any:
-    exceeded = limits.exceeded
+    exceeded = failures.exceeded
 
     def moved(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         return exceeded(job, lines, findings, history, fresh._replace(failures=max(0, fresh.failures + by)))
@@ -208,7 +208,7 @@ def backoff_limit_one_more():
 
 @bug("One failure less than backoffLimit is allowed.")
 def backoff_limit_one_less():
-    exceeded = limits.exceeded
+    exceeded = failures.exceeded
 
     def early(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         more = fresh._replace(failures=fresh.failures + 1) if fresh.failures else fresh
@@ -219,7 +219,7 @@ def backoff_limit_one_less():
 
 @bug("One disruption more than infra-restart-limit is allowed.")
 def infra_limit_one_more():
-    exceeded = limits.exceeded
+    exceeded = failures.exceeded
 
     def late(job: Any, lines: Any, findings: Any, history: Any, fresh: failures.NewRestarts) -> Any:
         return exceeded(job, lines, findings, history, fresh._replace(disruptions=max(0, fresh.disruptions - 1)))
@@ -245,7 +245,7 @@ def restarts_not_forgotten():
 
 @bug("Restarts within a pod do not count towards backoffLimit.")
 def restarts_in_place_not_counted():
-    return patch(limits, "_container_restarts", lambda _: 0)
+    return patch(failures, "_container_restarts", lambda _: 0)
 
 
 # Failures and success -------------------------------------------------------------------------------------------------

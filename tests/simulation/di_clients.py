@@ -21,8 +21,7 @@ from trainop.kinds.dijob.crd import aggregator_config_crd
 from trainop.kinds.dijob.names import AGGREGATOR_CONFIGS, LEASES_OF_REQUESTS
 from trainop.local.api.registry.crds import kinds_of_crd
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import LEASES, NAMESPACES, NODES, PODS
+from trainop.runtime.objects.metadata import LEASES, NAMESPACES, NODES, PODS, Json
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

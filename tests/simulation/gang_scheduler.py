@@ -15,8 +15,7 @@ from trainop.local.api.registry.crds import kinds_of_crd
 from trainop.local.api.registry.kinds import Kind
 from trainop.local.api.storage.versioned_store import Change, Stored, Table
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

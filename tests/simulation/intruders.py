@@ -14,7 +14,7 @@ from tests.simulation.oracle.kinds import KINDS, LABELS, Json
 from tests.simulation.script import NAMESPACE, JobPlan
 from tests.simulation.wire import at_once
 from trainop.local.api.storage.versioned_store import Stored
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

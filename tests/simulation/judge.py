@@ -37,8 +37,7 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.runtime.client.transport import Request, Response
 from trainop.runtime.clock import parse_timestamp
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import LEASES
+from trainop.runtime.objects.metadata import LEASES, Json, Unstructured
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -15,8 +15,7 @@ from tests.simulation.oracle.rights import BINDINGS, ROLES
 from tests.simulation.script import FAIL, NAMESPACE, SUCCEED
 from trainop.local.api.storage.versioned_store import Key, Stored
 from trainop.runtime.clock import timestamp
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CONFIG_MAPS, SECRETS, Resource
+from trainop.runtime.objects.metadata import CONFIG_MAPS, SECRETS, Json, Resource
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

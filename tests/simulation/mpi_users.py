@@ -15,8 +15,7 @@ from trainop.engine.steps.rights import BINDING, ROLE
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1, TRANSPORT
 from trainop.local.api.storage.versioned_store import Stored
 from trainop.runtime.errors import NotFoundError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import CONFIG_MAPS, PODS, SECRETS, SERVICES, Json, Resource
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -26,8 +26,7 @@ from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import timestamp
 from trainop.runtime.errors import ConflictError
 from trainop.runtime.manager.manager import Group
-from trainop.runtime.objects.metadata import Json, Key
-from trainop.runtime.objects.resource import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Key
 
 if TYPE_CHECKING:
     from tests.simulation.replica import Replica

@@ -20,8 +20,7 @@ from trainop.kinds.dijob.names import DIJOBS
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.mpi.transport import MPI_V2, SSH
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 
 NAMESPACE = "ns"
 SUCCEED, FAIL, BACKOFF, DEADLINE, RUN, FOREIGN = "succeed", "fail", "backoff", "deadline", "run", "foreign"

@@ -47,8 +47,7 @@ from trainop.local.api.storage.versioned_store import Store, Stored
 from trainop.programs.schemes import KINDS
 from trainop.programs.settings import Settings
 from trainop.runtime.client.transport import Request, Response, Stream
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import LEASES, NAMESPACES, PODS
+from trainop.runtime.objects.metadata import LEASES, NAMESPACES, PODS, Json
 
 CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver | SurviveObserver], type[Nodes]]] = {
     "": (Observer, Nodes),

@@ -22,8 +22,8 @@ from trainop.controllers.job_state import JobStates
 from trainop.controllers.outcome import Passes, Refusals
 from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
+from trainop.engine.failures import is_under_way
 from trainop.engine.kind import Kind
-from trainop.engine.limits import is_under_way
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.stalls import STALLED_AFTER

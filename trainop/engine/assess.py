@@ -13,16 +13,18 @@ from trainop.engine.children import Arrangement, Children, RoleSlots, arrange
 from trainop.engine.disruptions import find_disruptions, find_void
 from trainop.engine.failures import (
     Findings,
+    Limit,
     NewRestarts,
     Restart,
     count_new_restarts,
     examine,
+    exceeded,
     restartable,
+    seconds_to_deadline,
 )
 from trainop.engine.framework import Framework, Progress, Tally
 from trainop.engine.in_place import Burst, find_burst
 from trainop.engine.job import Job
-from trainop.engine.limits import Limit, exceeded, seconds_to_deadline
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.status import RESTARTS_IN_PLACE, Status

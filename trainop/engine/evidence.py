@@ -12,14 +12,23 @@ from heapq import nsmallest
 from trainop.engine.addresses import child_name
 from trainop.engine.assess import Assessment
 from trainop.engine.children import read_place
+from trainop.engine.failures import Limit
 from trainop.engine.framework import Framework
 from trainop.engine.in_place import Burst
 from trainop.engine.job import Job, Role
-from trainop.engine.limits import Limit
 from trainop.engine.pod_status import CLOCK_TOLERANCE, ContainerStatus, PodCondition, Terminated
-from trainop.engine.root_cause import MAX_MESSAGE, MAX_NAME, PEER_CODES, Failure, find_cause, log_lines, one_line
+from trainop.engine.root_cause import (
+    MAX_MESSAGE,
+    MAX_NAME,
+    PEER_CODES,
+    UNKNOWN_ENDS,
+    Failure,
+    count_running,
+    find_cause,
+    log_lines,
+    one_line,
+)
 from trainop.engine.seen import Pod
-from trainop.engine.words import UNKNOWN_ENDS, count_running
 from trainop.runtime.lowlevel import LATEST, read_time
 
 DELETED = "Deleted"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trainop.engine.actions import Plan
 from trainop.engine.assess import assess_job
+from trainop.engine.failures import Limit
 from trainop.engine.framework import Framework, selector
-from trainop.engine.limits import Limit
 from trainop.engine.plan import begin, complete, fail_at_limit, write_history
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.root_cause import Failure

@@ -27,10 +27,10 @@ from trainop.engine.extensions import (
     ON_DISRUPTION,
     RESTART_MODE,
 )
+from trainop.engine.failures import seconds_to_due
 from trainop.engine.fields import conditions_of
 from trainop.engine.framework import CompanionKind, Framework, Words
 from trainop.engine.in_place import DoubtInPlace, describe_doubt, doubt_in_place, never_in_place, report_doubt
-from trainop.engine.limits import seconds_to_due
 from trainop.engine.phases import add_account
 from trainop.engine.progress import ANY_ENDPOINT, PROGRESS, find_doubt
 from trainop.engine.root_cause import Failure

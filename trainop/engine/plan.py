@@ -7,7 +7,6 @@ until they match the spec. Pure: time and settings are part of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from trainop.engine.actions import DeleteJob, Plan
@@ -17,22 +16,21 @@ from trainop.engine.assess import Assessment, assess_job
 from trainop.engine.children import Arrangement, claim, find_surplus, join_names
 from trainop.engine.evidence import explain_end, find_root_cause
 from trainop.engine.extensions import RESTART_MODE
-from trainop.engine.failures import FatalFailure
+from trainop.engine.failures import FatalFailure, Limit, seconds_to_live
 from trainop.engine.fields import sentence
-from trainop.engine.framework import Companion, Framework, Progress, selector
+from trainop.engine.framework import Framework, Progress, selector
 from trainop.engine.in_place import settle_mode as settle_restart_mode
 from trainop.engine.leaders import missing_leaders
-from trainop.engine.limits import Limit, seconds_to_live
 from trainop.engine.parse import ignored, parse
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import LAST_FAILURE, Failure, refusal
 from trainop.engine.seen import Snapshot, UnreadablePod
 from trainop.engine.startup import STARTUP_DEADLINE, find_unstarted
-from trainop.engine.status import CREATED, FAILED, RESTARTS_IN_PLACE, RUNNING, SUCCEEDED, SUSPENDED
+from trainop.engine.status import CREATED, FAILED, GANG_READY, RESTARTS_IN_PLACE, RUNNING, SUCCEEDED, SUSPENDED
 from trainop.engine.steps.builder import ReplicasBuilder
 from trainop.engine.steps.checkpoints import AWAITED, await_checkpoint, may_await_checkpoint
 from trainop.engine.steps.companions import reconcile_companions
-from trainop.engine.steps.gang import GangStep, disband, group_kinds
+from trainop.engine.steps.gang import GangStep, disband
 from trainop.engine.steps.in_place import follow_in_place
 from trainop.engine.steps.replicas import create_missing, grace_after_success, own_grace, remove_surplus, sweep
 from trainop.engine.steps.restarts import count_disruptions, count_failed_pods, is_restart_pending, restart
@@ -289,9 +287,7 @@ def _proceed(builder: ReplicasBuilder) -> Plan:
 def _advance(builder: ReplicasBuilder) -> Plan:
     """Decides by the assessment: success, limit, failure, or restarts and scaling."""
     framework, job, status = builder.framework, builder.job, builder.status
-    gang = GangStep(builder, job)
-    if status.start_time is None and (gang.formed or builder.children.has_pods):  # the deadline does not run in a queue
-        status.start()
+    gang = _gang(builder)
     found = _look(builder)
     job = builder.job
     if found.progress.succeeded and not found.findings.together:
@@ -304,7 +300,7 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     if found.findings.fatal_failures:
         return _fail_because(builder, found.findings.fatal_failures[0], found.progress)
     if job.readable:
-        gated = not _write_companions(builder, gang.form(complete=all(slots.full for slots in found.role_slots)))
+        gated = not _write_companions(builder, gang, complete=all(slots.full for slots in found.role_slots))
         _restart(builder, found)
         remove_surplus(builder, found)
         create_missing(builder, found, gated=gated)
@@ -322,12 +318,27 @@ def _advance(builder: ReplicasBuilder) -> Plan:
     return complete(builder, waits=True)
 
 
-def _write_companions(builder: ReplicasBuilder, group: Sequence[Companion]) -> bool:
-    """Writes the PodGroup and the other companions; returns whether pods may be created."""
-    framework, seen = builder.framework, builder.seen
-    asked = framework.companions(builder.job, seen) if framework.companion_kinds else ()
-    kinds = (*group_kinds(seen.options), *framework.companion_kinds)
-    if not reconcile_companions(builder, kinds, (*group, *asked)):
+def _gang(builder: ReplicasBuilder) -> GangStep | None:
+    """The PodGroup of a job with readable roles under a gang scheduler. The job starts here unless its pods have to
+    wait: the deadline does not run in a queue."""
+    scheduler, status = builder.seen.options.gang, builder.status
+    gang = GangStep(builder, builder.job, scheduler) if scheduler is not None and builder.job.readable else None
+    if status.start_time is None and (gang is None or gang.formed or builder.children.has_pods):
+        status.start()
+    return gang
+
+
+def _write_companions(builder: ReplicasBuilder, gang: GangStep | None, *, complete: bool) -> bool:
+    """Writes the PodGroup and the other companions; returns whether pods may be created. `complete`: no pod is
+    missing."""
+    framework = builder.framework
+    kinds = framework.companion_kinds
+    asked = framework.companions(builder.job, builder.seen) if kinds else ()
+    if gang is not None:
+        kinds, asked = (*gang.kinds, *kinds), (*gang.form(complete=complete), *asked)
+    else:
+        builder.status.remove(GANG_READY)  # gang scheduling may have been on before
+    if not reconcile_companions(builder, kinds, asked):
         return False
     grant = builder.grant
     return grant is None or not are_blocked(builder, grant)

@@ -8,13 +8,17 @@ from trainop.engine.evidence import DELETED, Place, failure_of, past_failure_of,
 from trainop.engine.root_cause import (
     LAST_FAILURE,
     Failure,
+    append_cause,
+    describe,
+    describe_cause,
+    describe_end,
     find_cause,
     follows,
     mark_consequences,
+    name_replica,
     read_failure,
     signal_name,
 )
-from trainop.engine.words import append_cause, describe, describe_cause, describe_end, name_replica
 
 __all__ = [
     "DELETED",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trainop.engine.addresses import address
 from trainop.engine.fields import Fields
-from trainop.engine.framework import Companion, CompanionKind
+from trainop.engine.framework import Companion, CompanionKind, variable
 from trainop.engine.job import Job
 from trainop.engine.leaders import WORKER
 from trainop.runtime import Json, Resource
@@ -75,6 +76,26 @@ def autoscaler(kind: CompanionKind, target: Resource, job: Job, elastic: Elastic
 
 
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+def rendezvous(job: Job, elastic: Elastic, port_name: str, default_port: int) -> list[Json]:
+    """The variables by which torchrun's agents meet (`pytorch/elastic.go`)."""
+    worker = job.role(WORKER)
+    port = elastic.port or (worker.port(port_name) if worker else None) or default_port
+    optional = {
+        "PET_MAX_RESTARTS": elastic.max_restarts,
+        "PET_NPROC_PER_NODE": elastic.processes,
+        "PET_RDZV_ID": elastic.id or None,
+        "PET_RDZV_CONF": elastic.configuration or None,
+        # Upstream sets an empty value, with which torchrun fails because it parses flags as numbers.
+        "PET_STANDALONE": 1 if elastic.standalone else None,
+    }
+    return [
+        variable("PET_RDZV_ENDPOINT", f"{elastic.host or address(job, WORKER, 0)}:{port}"),
+        variable("PET_RDZV_BACKEND", elastic.backend),
+        variable("PET_NNODES", f"{elastic.min_replicas}:{elastic.max_replicas}"),
+        *(variable(name, value) for name, value in optional.items() if value is not None),
+    ]
 
 
 def check_elastic(job: Job, fields: Fields, replica_specs: str) -> Elastic | None:

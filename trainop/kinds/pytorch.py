@@ -34,7 +34,7 @@ from trainop.engine.leaders import (
 )
 from trainop.engine.schema.openapi import text
 from trainop.engine.seen import Options, Snapshot
-from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, outlives_if_elastic, read_elastic
+from trainop.kinds.elastic import Elastic, autoscaler, check_elastic, outlives_if_elastic, read_elastic, rendezvous
 from trainop.kinds.elastic_schema import TORCH_ELASTIC_POLICY
 from trainop.kinds.init_container import DEFAULT_TEMPLATE, as_user, render
 from trainop.runtime import HORIZONTAL_POD_AUTOSCALERS, Json, Resource
@@ -48,7 +48,7 @@ AUTOSCALER = CompanionKind(HORIZONTAL_POD_AUTOSCALERS, Need.NONE)
 def check(job: Job, fields: Fields) -> None:
     """Validates the fields that only a PyTorchJob has."""
     processes = _read_processes(job, fields)
-    elastic = check_elastic(job, fields, PYTORCH.replica_specs)
+    elastic = check_elastic(job, fields, PYTORCH.replica_specs) if _is_elastic(job) else None
     if elastic is not None and elastic.processes is not None and processes:
         fields.forbidden("spec.elasticPolicy.nProcPerNode", "must not be used with spec.nprocPerNode")
 
@@ -59,6 +59,10 @@ def warnings(job: Job) -> Sequence[str]:
     if not isinstance(policy, dict) or policy.get("nProcPerNode") is None:
         return ()
     return ["spec.elasticPolicy.nProcPerNode is deprecated, use spec.nprocPerNode instead"]
+
+
+def _is_elastic(job: Job) -> bool:
+    return job.spec.get("elasticPolicy") is not None
 
 
 def _read_processes(job: Job, fields: Fields) -> str:
@@ -73,7 +77,7 @@ def _read_processes(job: Job, fields: Fields) -> str:
 
 def environment(job: Job, _options: Options) -> Environment:
     """The variables of torchrun, in upstream's order (`envvar.go`, `master.go`, `elastic.go`)."""
-    elastic = read_elastic(job, Fields())
+    elastic = read_elastic(job, Fields()) if _is_elastic(job) else None
     processes = _processes_per_node(job, elastic)
     master = job.role(MASTER)
     before = [variable("PYTHONUNBUFFERED", "1")]
@@ -85,7 +89,7 @@ def environment(job: Job, _options: Options) -> Environment:
             variable("WORLD_SIZE", size),
         ]
     after = [] if processes is None else [variable("PET_NPROC_PER_NODE", processes)]
-    after += [variable("PET_NNODES", job.replicas)] if elastic is None else _rendezvous(job, elastic)
+    after += [variable("PET_NNODES", job.replicas)] if elastic is None else rendezvous(job, elastic, PORT_NAME, PORT)
 
     def of_replica(role: Role, index: int) -> Sequence[Json]:
         rank = rank_after_masters(job, role, index)
@@ -94,25 +98,6 @@ def environment(job: Job, _options: Options) -> Environment:
         return [*before, variable("RANK", rank), variable("PET_NODE_RANK", rank), *after]
 
     return of_replica
-
-
-def _rendezvous(job: Job, elastic: Elastic) -> list[Json]:
-    worker = job.role(WORKER)
-    port = elastic.port or (worker.port(PORT_NAME) if worker else None) or PORT
-    optional = {
-        "PET_MAX_RESTARTS": elastic.max_restarts,
-        "PET_NPROC_PER_NODE": elastic.processes,
-        "PET_RDZV_ID": elastic.id or None,
-        "PET_RDZV_CONF": elastic.configuration or None,
-        # Upstream sets an empty value, with which torchrun fails because it parses flags as numbers.
-        "PET_STANDALONE": 1 if elastic.standalone else None,
-    }
-    return [
-        variable("PET_RDZV_ENDPOINT", f"{elastic.host or address(job, WORKER, 0)}:{port}"),
-        variable("PET_RDZV_BACKEND", elastic.backend),
-        variable("PET_NNODES", f"{elastic.min_replicas}:{elastic.max_replicas}"),
-        *(variable(name, value) for name, value in optional.items() if value is not None),
-    ]
 
 
 def _processes_per_node(job: Job, elastic: Elastic | None) -> str | None:
@@ -131,13 +116,13 @@ def _number(processes: str | None) -> int:
 def needs_service(job: Job, role: Role, index: int) -> bool:
     """MASTER_ADDR contains the master's address, PET_RDZV_ENDPOINT that of the first worker of an elastic job."""
     first_worker = role.type == WORKER and index == 0
-    return master_or_first(job, role, index) or (first_worker and job.spec.get("elasticPolicy") is not None)
+    return master_or_first(job, role, index) or (first_worker and _is_elastic(job))
 
 
 def progress(job: Job, tallies: Mapping[str, Tally]) -> Progress:
     """Follows the master or, without that role, the workers. One successful worker is enough in an elastic job."""
     role = leader(job, MASTER, WORKER)
-    elastic = role is not None and role.type == WORKER and job.spec.get("elasticPolicy") is not None
+    elastic = role is not None and role.type == WORKER and _is_elastic(job)
     return follow(role, tallies, enough=1 if elastic else None)
 
 

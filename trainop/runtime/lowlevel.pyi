@@ -2,11 +2,11 @@ from trainop.runtime.builder.controller import ControllerBuilder as ControllerBu
 from trainop.runtime.builder.controller import ControllerOptions as ControllerOptions
 from trainop.runtime.cache.informer import Handler as Handler
 from trainop.runtime.cache.informer import HandlerFunctions as HandlerFunctions
+from trainop.runtime.cache.informer import attempt_each as attempt_each
 from trainop.runtime.cache.informer_metrics import InformerMetrics as InformerMetrics
 from trainop.runtime.cache.scope import Scope as Scope
 from trainop.runtime.cache.store import Index as Index
 from trainop.runtime.cache.store import is_older as is_older
-from trainop.runtime.client.bodies import BodyBudget as BodyBudget
 from trainop.runtime.client.client import METADATA_OBJECT as METADATA_OBJECT
 from trainop.runtime.client.client import Page as Page
 from trainop.runtime.client.cluster import AuthHeaders as AuthHeaders
@@ -17,8 +17,9 @@ from trainop.runtime.client.discovery import Discovery as Discovery
 from trainop.runtime.client.permissions import MissingPermissions as MissingPermissions
 from trainop.runtime.client.permissions import Permission as Permission
 from trainop.runtime.client.permissions import PermissionMetrics as PermissionMetrics
-from trainop.runtime.client.recovery import Recovery as Recovery
+from trainop.runtime.client.sender import BodyBudget as BodyBudget
 from trainop.runtime.client.sender import Limiter as Limiter
+from trainop.runtime.client.sender import Recovery as Recovery
 from trainop.runtime.client.sender import RequestMetrics as RequestMetrics
 from trainop.runtime.client.tls import Material as Material
 from trainop.runtime.client.tls import read_material as read_material
@@ -49,7 +50,6 @@ from trainop.runtime.errors import api_error as api_error
 from trainop.runtime.errors import error_of_status as error_of_status
 from trainop.runtime.events.correlator import EventLimits as EventLimits
 from trainop.runtime.events.recorder import EventClient as EventClient
-from trainop.runtime.handling import attempt_each as attempt_each
 from trainop.runtime.log_throttle import LogThrottle as LogThrottle
 from trainop.runtime.manager.logs import iso8601 as iso8601
 from trainop.runtime.manager.manager import Bindable as Bindable

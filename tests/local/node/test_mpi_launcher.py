@@ -8,8 +8,7 @@ import pytest
 
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from tests.local.node.world import World
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import CONFIG_MAPS
+from trainop.runtime.objects.metadata import CONFIG_MAPS, Json
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

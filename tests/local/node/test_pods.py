@@ -13,8 +13,7 @@ import pytest
 
 from tests.local.node.world import CONFIG_MAPS, SECRETS, World, container_status, terminated, waiting
 from trainop.runtime.errors import ApiError
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import NODES
+from trainop.runtime.objects.metadata import NODES, Json
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from tests.local.node.world import World, terminated
 from tests.patience import PATIENCE
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
-from trainop.runtime.objects.resource import NODES, PODS
+from trainop.runtime.objects.metadata import NODES, PODS
 
 
 @asynccontextmanager

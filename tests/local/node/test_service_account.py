@@ -14,8 +14,7 @@ from tests.patience import PATIENCE
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.local.node.agent import SandboxError
 from trainop.runtime.metrics.authorize import TOKEN_REVIEWS
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, SERVICE_ACCOUNTS
+from trainop.runtime.objects.metadata import PODS, SERVICE_ACCOUNTS, Json
 
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 CALL = f"""

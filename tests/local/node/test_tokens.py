@@ -24,8 +24,7 @@ from trainop.local.node.pods.volumes import TokenSource, VolumeError
 from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ApiError
 from trainop.runtime.metrics.authorize import TOKEN_REVIEWS
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import PODS, SERVICE_ACCOUNTS
+from trainop.runtime.objects.metadata import PODS, SERVICE_ACCOUNTS, Json
 
 AUDIENCE = "example.com/jobs/j"
 FOLDER = "/var/run/secrets/kubeflow/trainer"

@@ -16,8 +16,18 @@ from trainop.local.node.agent import NetworkMode, Node, NodeOptions, Timing
 from trainop.runtime.client.client import Client
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import AlreadyExistsError
-from trainop.runtime.objects.metadata import Json, Key, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Resource
+from trainop.runtime.objects.metadata import (
+    CONFIG_MAPS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Json,
+    Key,
+    Resource,
+    Unstructured,
+)
 
 QUICK = Timing(backoff_initial=0.05, backoff_limit=0.2, retry_initial=0.02, retry_limit=0.1, status_batch_delay=0.001)
 

@@ -17,11 +17,10 @@ from trainop.engine.framework import Framework, Grant, Words
 from trainop.engine.job import Job
 from trainop.engine.manifests import Manifests
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
+from trainop.engine.root_cause import LAST_FAILURE, Failure, append_cause, read_failure
 from trainop.engine.seen import Snapshot
 from trainop.engine.status import RESTARTING, RUNNING, TRAINING_OPERATOR, ConditionRules, Status
 from trainop.engine.waiting import NAME_TAKEN, UNREADABLE
-from trainop.engine.words import append_cause
 from trainop.runtime import HasMetadata, Json, Metadata, owner_reference
 
 MAX_UNREADABLE_WARNINGS = 20

@@ -18,6 +18,7 @@ from trainop.engine.gang import (
     read_policy,
     unknown_classes,
 )
+from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.job import Job
 from trainop.engine.kube_gang import WORKLOADS, elastic_minimum, group_spec, read_wishes, workload
 from trainop.engine.restart_history import RESTARTS
@@ -79,25 +80,28 @@ class Verdict:
 
 
 class GangStep:
-    """The PodGroup of a job that is neither finished nor suspended. Without gang scheduling, and for a job whose roles
-    are unreadable and which therefore gets no pods, it does nothing."""
+    """The PodGroup of a job that is neither finished nor suspended, and whose roles are readable."""
 
-    def __init__(self, builder: PlanBuilder, job: Job, *, queue_follows: bool = False) -> None:
+    def __init__(
+        self, builder: PlanBuilder, job: Job, scheduler: GangScheduler, *, queue_follows: bool = False
+    ) -> None:
         """`job`: as its PodGroup sees it. `queue_follows`: see `Gang`."""
         self._builder = builder
         self._fields = Fields()
         """The errors of the scheduling policy."""
-        self._gang = _describe(builder, job, self._fields, queue_follows=queue_follows)
-        groups = builder.seen.companions.get(self._gang.scheduler.groups, ()) if self._gang is not None else ()
-        self._group: PodGroup | None = next(iter(groups), None)
+        self._gang = _describe(builder, job, scheduler, self._fields, queue_follows=queue_follows)
+        self._group: PodGroup | None = next(iter(builder.seen.companions.get(scheduler.groups, ())), None)
         """The PodGroup with the job's name, of any owner."""
-        self._verdict = Verdict() if self._gang is None else self._examine(self._gang, self._group)
+        self._verdict = self._examine(self._gang, self._group)
+
+    @property
+    def kinds(self) -> Sequence[CompanionKind]:
+        """The kinds of what `form` returns."""
+        return group_kinds(self._builder.seen.options)
 
     @property
     def formed(self) -> bool:
         """Whether pods may be created and their PodGroup exists. A PodGroup that this plan creates may be refused."""
-        if self._gang is None:
-            return True
         return not self._verdict.held and self._group is not None and _admits(self._gang, self._group)
 
     @property
@@ -107,19 +111,15 @@ class GangStep:
 
     def form(self, *, complete: bool) -> Sequence[Companion]:
         """Shows what the job waits for, and returns the PodGroup for `reconcile_companions`. `complete`: no pod is
-        missing. Only for a job whose roles are readable."""
+        missing."""
         gang, verdict, builder = self._gang, self._verdict, self._builder
-        if gang is None:
-            builder.status.remove(GANG_READY)  # gang scheduling may have been on before
-            return ()
         self._warn(gang)
         self._show(gang, complete=complete)
         if verdict.problem is not None or not complete:
             builder.requeue_after(verdict.requeue_after)
         annotations = builder.metadata.annotations.items()
-        kind = group_kinds(builder.seen.options)[0]
         made = Companion(
-            kind,
+            self.kinds[0],
             builder.metadata.name,
             inputs="",
             content=lambda: {"spec": self._spec(gang)},
@@ -245,20 +245,16 @@ def _admits(gang: Gang, group: PodGroup | None) -> bool:
     return phase not in gang.scheduler.waiting_phases
 
 
-def warn_of_other_schedulers(builder: ReplicasBuilder) -> None:
+def warn_of_other_schedulers(builder: ReplicasBuilder, scheduler: GangScheduler) -> None:
     """Warns if a template names another scheduler. Call when pods are created."""
-    scheduler = builder.seen.options.gang
-    if scheduler is not None and any(scheduler.names_another(role.template) for role in builder.job.roles):
+    if any(scheduler.names_another(role.template) for role in builder.job.roles):
         text = "Another scheduler is specified when gang-scheduling is enabled and it will not be overwritten"
         if scheduler.in_tree:
             text = "schedulingGroup is specified when gang-scheduling is enabled and it will not be overwritten"
         builder.warn("scheduler-name", f"{builder.framework.template_warnings}SchedulerName", text)
 
 
-def _describe(builder: PlanBuilder, job: Job, fields: Fields, *, queue_follows: bool) -> Gang | None:
-    scheduler = builder.seen.options.gang
-    if scheduler is None or not job.readable:
-        return None
+def _describe(builder: PlanBuilder, job: Job, scheduler: GangScheduler, fields: Fields, *, queue_follows: bool) -> Gang:
     policy = job.spec.get("runPolicy")
     gang = Gang(
         scheduler,

@@ -63,8 +63,8 @@ def create_missing(builder: ReplicasBuilder, found: Assessment, *, gated: bool =
         if pods and role.template["spec"].get("restartPolicy"):
             text = "Restart policy in pod template will be overwritten by restart policy in replica spec"
             builder.warn(f"restart-policy/{role.type}", f"{builder.framework.template_warnings}RestartPolicy", text)
-        if pods:
-            warn_of_other_schedulers(builder)
+        if pods and (scheduler := builder.seen.options.gang) is not None:
+            warn_of_other_schedulers(builder, scheduler)
 
 
 def _create(builder: ReplicasBuilder, role: Role, services: Sequence[int], pods: Sequence[int]) -> Iterator[Ensure]:

@@ -11,8 +11,7 @@ from itertools import pairwise
 from trainop.engine.fields import as_object
 from trainop.engine.phases import Phase, read_marks
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
-from trainop.engine.words import describe_cause
+from trainop.engine.root_cause import LAST_FAILURE, Failure, describe_cause, read_failure
 from trainop.explain.story.queues import waits_of
 from trainop.explain.story.replicas import Clocks, Life, find_clocks, read_lives, restarted_in_place, steps_of
 from trainop.explain.story.timeline import Step, Story, lasted
@@ -63,7 +62,7 @@ _EVENTS = {
 """Suffix of an event's reason -> the phase that the job entered."""
 
 _CAUSE, _OUTPUT = "First failure: ", " Last output: "
-"""What the words for a root cause and for its log begin with (`trainop.engine.words`)."""
+"""What the words for a root cause and for its log begin with (`trainop.engine.root_cause`)."""
 
 _TEXTS = {
     Phase.PENDING: "pending: it may run, and has no pods yet",

@@ -10,11 +10,10 @@ from trainop.engine.bad_nodes import BadNodes, read_rule
 from trainop.engine.extensions import AVOID_BAD_NODES
 from trainop.engine.fields import as_object
 from trainop.engine.restart_history import RestartHistory
-from trainop.engine.root_cause import LAST_FAILURE, Failure, read_failure
+from trainop.engine.root_cause import LAST_FAILURE, Failure, describe, describe_cause, read_failure
 from trainop.engine.startup import EXCEEDED, STARTING, read_startup_rule
 from trainop.engine.status import STARTED, TEMPLATE_VALID
 from trainop.engine.template_condition import UNKNOWN_FIELDS
-from trainop.engine.words import describe, describe_cause
 from trainop.explain.why.account import describe_account, find_account
 from trainop.explain.why.cause import Cause, Weight
 from trainop.explain.why.evidence import Evidence, as_text, as_texts

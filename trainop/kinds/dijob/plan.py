@@ -11,17 +11,16 @@ from functools import partial
 import msgspec
 
 from trainop.engine.actions import Ensure, Need, Plan, Remove, Unstarted
+from trainop.engine.failures import Limit
 from trainop.engine.fields import sentence
-from trainop.engine.limits import Limit
 from trainop.engine.progress import ProgressAccess, access_of
-from trainop.engine.root_cause import Failure
+from trainop.engine.root_cause import Failure, append_cause
 from trainop.engine.seen import Snapshot
 from trainop.engine.startup import STARTUP_DEADLINE, has_started
 from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.engine.steps.symptoms import check_stuck
 from trainop.engine.waiting import INVALID_SPEC
-from trainop.engine.words import append_cause
 from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
 from trainop.kinds.dijob.job import DiJob, pod_options
 from trainop.kinds.dijob.names import DIJOBS, MAIN_CONTAINER, Role, coordinator_name, default_port

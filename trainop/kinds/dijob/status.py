@@ -8,9 +8,8 @@ from trainop.engine.evidence import MAX_EXAMINED, Place, failure_of
 from trainop.engine.fields import sentence
 from trainop.engine.framework import Tally
 from trainop.engine.plan import VALIDATION
-from trainop.engine.root_cause import LAST_FAILURE, Failure, find_cause, refusal
+from trainop.engine.root_cause import LAST_FAILURE, Failure, append_cause, find_cause, refusal
 from trainop.engine.status import CREATED, FAILED, RUNNING, SUCCEEDED
-from trainop.engine.words import append_cause
 from trainop.kinds.dijob.names import Role
 from trainop.kinds.dijob.seen import DiPod
 from trainop.kinds.dijob.world import World, role_of_pod

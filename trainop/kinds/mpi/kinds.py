@@ -11,8 +11,8 @@ from trainop.engine import plan as engine
 from trainop.engine.actions import Plan
 from trainop.engine.admission import Judgement
 from trainop.engine.children import ChildEvents
+from trainop.engine.failures import seconds_to_due
 from trainop.engine.kind import Kind, kind_of
-from trainop.engine.limits import seconds_to_due
 from trainop.engine.parse import ignored
 from trainop.engine.seen import Options, Snapshot
 from trainop.engine.steps.rights import BINDING, ROLE, withdraw

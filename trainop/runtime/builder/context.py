@@ -17,8 +17,14 @@ from trainop.runtime.clock import Clock
 from trainop.runtime.events.recorder import Recorder
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, ObjectReference, Unstructured, decode_unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import (
+    Decoder,
+    HasMetadata,
+    ObjectReference,
+    Resource,
+    Unstructured,
+    decode_unstructured,
+)
 
 T = TypeVar("T", bound=HasMetadata)
 

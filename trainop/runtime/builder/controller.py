@@ -20,8 +20,7 @@ from trainop.runtime.controller.enqueue import EnqueueMapped, EnqueueObject, Enq
 from trainop.runtime.controller.finalizers import finalizing
 from trainop.runtime.controller.ratelimit import RateLimiter
 from trainop.runtime.controller.reconcile import DONE, Result
-from trainop.runtime.objects.metadata import HasMetadata, Key, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import HasMetadata, Key, Resource, Unstructured
 
 T = TypeVar("T", bound=HasMetadata)
 C = TypeVar("C", bound=HasMetadata)

@@ -38,8 +38,7 @@ from trainop.runtime.manager.logs import configure_logging
 from trainop.runtime.manager.manager import Manager
 from trainop.runtime.manager.stalls import StallWatch
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import HasMetadata, Unstructured
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import HasMetadata, Resource, Unstructured
 from trainop.runtime.process import loop_factory, raise_descriptor_limit, return_freed_memory, tune_garbage_collector
 from trainop.runtime.serving.server import parse_address
 

@@ -13,9 +13,8 @@ from trainop.runtime.cache.store import Index
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.clock import Clock, SystemClock
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key
+from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key, Resource
 from trainop.runtime.objects.models import M, to_model
-from trainop.runtime.objects.resource import Resource
 
 T = TypeVar("T", bound=HasMetadata)
 

@@ -1,13 +1,14 @@
 """Shared informer of one kind: a store kept up to date by reflectors, and handlers notified of every change.
 
 Handlers run synchronously on the event loop, in the order of changes, after the store has been updated.
+An exception in one of them does not prevent the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -23,9 +24,7 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.client.discovery import Discovery
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import DecodeError
-from trainop.runtime.handling import attempt
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Decoder, HasMetadata, Key, Resource
 
 __all__ = ["Handler", "HandlerFunctions", "Informer", "InformerMetrics"]
 
@@ -366,3 +365,25 @@ def _notify(handler: Handler[T], change: Change[T], initial: bool) -> None:
         handler.add(new, initial)
     else:
         handler.update(old, new)
+
+
+Subject = TypeVar("Subject")
+
+
+def attempt(call: Callable[[Subject], None], subject: Subject) -> Exception | None:
+    """Calls `call(subject)` and returns the exception that it raised, if any."""
+    try:
+        call(subject)
+    # A mapper or predicate that fails for one object must not block other objects or other handlers.
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def attempt_each(call: Callable[[Subject], None], subjects: Iterable[Subject]) -> None:
+    """Calls `call` for every subject, and then raises: one exception as it is, several as an `ExceptionGroup`."""
+    errors = [error for subject in subjects if (error := attempt(call, subject)) is not None]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup("several handlers failed", errors)

@@ -33,16 +33,15 @@ from trainop.runtime.cache.watcher import (
     step,
 )
 from trainop.runtime.cache.watchevents import WatchEvent, decode_event, decode_partial, decode_status
-from trainop.runtime.client.client import JSON, METADATA_OBJECT, PAGE_SIZE, Client
+from trainop.runtime.client.client import JSON, METADATA_OBJECT, Client
 from trainop.runtime.client.connection import Connection, OversizedLineError
 from trainop.runtime.client.decoding import ObjectDecoder, read
-from trainop.runtime.client.paging import Pages
+from trainop.runtime.client.paging import PAGE_SIZE, Pages
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, DecodeError, error_of_status
 from trainop.runtime.log_throttle import LogThrottle
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, PartialObject
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, PartialObject, Resource
 
 OPEN_TIMEOUT = 30.0
 STREAMED_LIST_IDLE_TIMEOUT = 60.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Resource
 
 ALL_OTHERS = ""
 """A key of `Namespaces` that stands for all namespaces without an entry."""

@@ -18,16 +18,22 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from trainop.runtime.client.bodies import OWN_FIELDS, delete_options, names_version
 from trainop.runtime.client.decoding import ObjectDecoder, check_depth, read
-from trainop.runtime.client.paging import Pages, fetch_fitting_page
-from trainop.runtime.client.recovery import Recovery
-from trainop.runtime.client.sender import Limiter, NoRequestMetrics, RequestMetrics, Sender
+from trainop.runtime.client.paging import MAX_LIST, MAX_PAGE, PAGE_SIZE, Pages, fetch_fitting_page
+from trainop.runtime.client.sender import (
+    OWN_FIELDS,
+    Limiter,
+    NoRequestMetrics,
+    Recovery,
+    RequestMetrics,
+    Sender,
+    delete_options,
+    names_version,
+)
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError, DecodeError, GoneError
-from trainop.runtime.objects.metadata import Json, decode_complete
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource, decode_complete
 
 __all__ = ["Client", "Limiter", "Listing", "Page", "PatchKind", "RequestMetrics"]
 
@@ -41,16 +47,7 @@ JSON = "application/json"
 METADATA_OBJECT = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """The Accept header for metadata-only answers, with the whole object as the fallback."""
 
-PAGE_SIZE = 250
-"""Objects per page of a list. Parsing a page blocks the event loop: 500 pods of 5 KiB would take 110 ms."""
-
 LIST_TIMEOUT = 60.0
-MAX_PAGE = 16 * 1024 * 1024
-"""Maximum bytes of a page with more than one object. Longer pages are requested again with a smaller limit."""
-
-MAX_LIST = PAGE_SIZE * 1536 * 1024
-"""Maximum bytes of a list that was requested with limit 1. Servers without paging return the whole list; this is enough
-for `PAGE_SIZE` of the largest objects that etcd accepts."""
 
 SLICE = 1024 * 1024
 """Bytes of a list to decode before yielding to the event loop."""

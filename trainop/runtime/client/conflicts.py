@@ -5,8 +5,7 @@ from __future__ import annotations
 from trainop.runtime.client.client import Client
 from trainop.runtime.errors import ConflictError
 from trainop.runtime.objects.jsonpatch import equal_json
-from trainop.runtime.objects.metadata import Change, Json, apply_change
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Change, Json, Resource, apply_change
 
 TRIES = 5
 

@@ -13,7 +13,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from trainop.runtime.errors import UNREADABLE, DecodeError
-from trainop.runtime.objects.metadata import Decoder, HasMetadata, Json, Key, Metadata, Unstructured, drop_bookkeeping
+from trainop.runtime.objects.metadata import (
+    Decoder,
+    HasMetadata,
+    Json,
+    Key,
+    Metadata,
+    Resource,
+    Unstructured,
+    drop_bookkeeping,
+)
 from trainop.runtime.objects.nesting import (
     MAX_DEPTH,
     TooManyValuesError,
@@ -23,7 +32,6 @@ from trainop.runtime.objects.nesting import (
     prune_in_slices,
     prune_value,
 )
-from trainop.runtime.objects.resource import Resource
 
 T = TypeVar("T", bound=HasMetadata)
 D = TypeVar("D")

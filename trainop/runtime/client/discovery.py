@@ -12,7 +12,7 @@ from trainop.runtime.client.decoding import read
 from trainop.runtime.client.transport import Request
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, DecodeError, NotFoundError
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Resource
 
 CACHE_TTL = 1.0
 """Seconds for which a group version's resources are cached, so that informers of one group share a request."""

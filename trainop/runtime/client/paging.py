@@ -10,6 +10,16 @@ from trainop.runtime.errors import ApiError
 
 T = TypeVar("T")
 
+PAGE_SIZE = 250
+"""Objects per page of a list. Parsing a page blocks the event loop: 500 pods of 5 KiB would take 110 ms."""
+
+MAX_PAGE = 16 * 1024 * 1024
+"""Maximum bytes of a page with more than one object. Longer pages are requested again with a smaller limit."""
+
+MAX_LIST = PAGE_SIZE * 1536 * 1024
+"""Maximum bytes of a list that was requested with limit 1. Servers without paging return the whole list; this is enough
+for `PAGE_SIZE` of the largest objects that etcd accepts."""
+
 MAX_PAGES_WITHOUT_PROGRESS = 3
 """Consecutive pages without a new object after which a list is aborted."""
 

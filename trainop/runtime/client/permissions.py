@@ -15,7 +15,7 @@ import structlog
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError
 from trainop.runtime.log_throttle import LogThrottle
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Resource
 
 REPORT_INTERVAL = 300.0
 """Seconds between two reports of the same permission."""

@@ -1,5 +1,8 @@
 """Sends single requests: fills in defaults, checks the gate, retries, records metrics, and turns statuses into errors.
 
+Also limits the memory of the bodies in flight, and tracks whether the API server is reachable, so that back-offs end
+early after an outage: reflectors and controllers wait with `Recovery.sleep`.
+
 Stands between `Client` (objects) and `Transport` (one HTTP exchange), and reports every outcome to `Recovery`.
 """
 
@@ -8,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
-from trainop.runtime.client.recovery import Recovery
 from trainop.runtime.client.transport import AnswerTooLongError, NotConnectedError, Request, Response, Stream, Transport
 from trainop.runtime.clock import Clock
 from trainop.runtime.errors import ApiError, ForbiddenError, api_error
+from trainop.runtime.objects.metadata import Json
 
 EXCHANGE_TIMEOUT = 30.0
 """Default timeout in seconds of a request without one of its own."""
@@ -43,6 +48,100 @@ UNAVAILABLE = frozenset({502, 503, 504})
 READS = frozenset({"GET", "HEAD"})
 
 log = structlog.get_logger(__name__)
+
+
+OWN_FIELDS = {"fieldValidation": "Ignore"}
+"""The query for bodies into which no field of a user flows. By default the API server compares each body with the
+schema, for warnings about unknown fields."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def delete_options(options: Mapping[str, Any]) -> bytes:
+    """The body of a deletion; empty if no option is given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return _encode({"apiVersion": "v1", "kind": "DeleteOptions"} | given) if given else b""
+
+
+def names_version(patch: Json | Sequence[Json]) -> bool:
+    """Whether the patch demands a resourceVersion, so that it cannot be applied twice."""
+    if isinstance(patch, dict):
+        return bool((patch.get("metadata") or {}).get("resourceVersion"))
+    return any(op.get("op") == "test" and op.get("path") == "/metadata/resourceVersion" for op in patch)
+
+
+LARGE_BODY = 64 * 1024
+"""Bytes from which on a body counts against the budget."""
+
+CAPACITY = 4 * 1024 * 1024
+"""Bytes of large bodies in flight, for all jobs together: about three pods of the largest template that etcd can store,
+which is enough to keep an API server busy. Each body is copied about five times before it is sent."""
+
+
+class BodyBudget:
+    """Limits the memory of request bodies in flight: a pod template may exceed a megabyte and is encoded once per pod,
+    so that many concurrent creates could use hundreds of megabytes.
+
+    One per process. Waiting requests are admitted in order of arrival. `capacity` is in bytes."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._free = capacity
+        self._turn = asyncio.Lock()
+        self._returned = asyncio.Event()
+
+    @asynccontextmanager
+    async def reserve(self, encode: Callable[[], bytes]) -> AsyncIterator[msgspec.Raw]:
+        """Yields the result of `encode` for the duration of a request. A large body is encoded again once the budget
+        has room, so that no body is held in memory while it waits. A body above the whole capacity is sent alone."""
+        body = encode()
+        if len(body) < LARGE_BODY:
+            yield msgspec.Raw(body)
+            return
+        size = min(len(body), self._capacity)
+        del body
+        async with self._turn:
+            while self._free < size:
+                self._returned.clear()
+                await self._returned.wait()
+            self._free -= size
+        try:
+            yield msgspec.Raw(encode())
+        finally:
+            self._free += size
+            self._returned.set()
+
+
+class Recovery:
+    """Availability of the API server as seen by the requests of one client; initially assumed."""
+
+    def __init__(self) -> None:
+        self._available = asyncio.Event()
+        self._available.set()
+
+    @property
+    def available(self) -> bool:
+        """Whether the server answered the last request."""
+        return self._available.is_set()
+
+    def failed(self) -> None:
+        """Records a connection failure, or an answer by a proxy in front of the server (502, 503, 504)."""
+        self._available.clear()
+
+    def succeeded(self) -> None:
+        """Records an answer of the server, whatever its status; wakes all sleepers."""
+        self._available.set()
+
+    async def sleep(self, seconds: float, clock: Clock) -> bool:
+        """Sleeps for `seconds`, or less if the server is or becomes available; true if it was less."""
+        sleeping = asyncio.ensure_future(clock.sleep(seconds))
+        recovering = asyncio.ensure_future(self._available.wait())
+        try:
+            await asyncio.wait((sleeping, recovering), return_when=asyncio.FIRST_COMPLETED)
+            return not sleeping.done()
+        finally:
+            sleeping.cancel()
+            recovering.cancel()
 
 
 class RequestMetrics(Protocol):

@@ -16,7 +16,7 @@ import structlog
 from structlog.contextvars import bind_contextvars
 
 from trainop.runtime.cache.informer import Handler
-from trainop.runtime.client.recovery import Recovery
+from trainop.runtime.client.sender import Recovery
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.controller.enqueue import Enqueue, Mapper, Pace, Predicate
 from trainop.runtime.controller.ratelimit import ExponentialLimiter, RateLimiter, RetryLimiter

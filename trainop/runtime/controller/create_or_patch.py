@@ -15,9 +15,8 @@ from trainop.runtime.client.client import Client
 from trainop.runtime.controller.owners import OwnerError
 from trainop.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
 from trainop.runtime.objects.jsonpatch import equal_json
-from trainop.runtime.objects.metadata import Change, Json, apply_change
+from trainop.runtime.objects.metadata import Change, Json, Resource, apply_change
 from trainop.runtime.objects.models import M, Model, to_json, to_model
-from trainop.runtime.objects.resource import Resource
 
 TRIES = 5
 """Maximum attempts of one call; each further attempt follows a concurrent write."""

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from trainop.runtime.cache.informer import attempt_each
 from trainop.runtime.controller.workqueue import LOW_PRIORITY, WorkQueue
-from trainop.runtime.handling import attempt_each
-from trainop.runtime.objects.metadata import HasMetadata, Key, OwnerReference
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import HasMetadata, Key, OwnerReference, Resource
 
 T = TypeVar("T", bound=HasMetadata)
 T_contra = TypeVar("T_contra", bound=HasMetadata, contravariant=True)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from trainop.runtime.clock import Clock
-from trainop.runtime.objects.metadata import Key, Metadata
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Key, Metadata, Resource
 
 EXPECTATION_TIMEOUT = 300.0
 """Seconds after which the awaited event is considered lost (kubernetes `ExpectationsTimeout`)."""

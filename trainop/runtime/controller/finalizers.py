@@ -14,8 +14,7 @@ from typing import TypeAlias
 from trainop.runtime.client.client import Client
 from trainop.runtime.controller.reconcile import DONE, Result
 from trainop.runtime.errors import ConflictError, NotFoundError
-from trainop.runtime.objects.metadata import HasMetadata, Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import HasMetadata, Json, Resource
 
 TRIES = 5
 """Maximum attempts to remove a finalizer; each further attempt follows a concurrent write."""

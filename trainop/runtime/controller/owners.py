@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any, overload
 
 from trainop.runtime.errors import ReconcileError
-from trainop.runtime.objects.metadata import HasMetadata, Json, Metadata, Unstructured, owner_reference
+from trainop.runtime.objects.metadata import HasMetadata, Json, Metadata, Resource, Unstructured, owner_reference
 from trainop.runtime.objects.models import M, Model, is_model, to_json, to_model
-from trainop.runtime.objects.resource import Resource
 
 
 class OwnerError(ReconcileError):

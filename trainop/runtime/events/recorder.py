@@ -20,8 +20,7 @@ from trainop.runtime.controller.workqueue import WorkQueue
 from trainop.runtime.errors import ApiError, NotFoundError, NotLeaderError
 from trainop.runtime.events.correlator import Correlator, EventLimits, EventRecord
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json, ObjectReference
-from trainop.runtime.objects.resource import EVENTS, Resource
+from trainop.runtime.objects.metadata import EVENTS, Json, ObjectReference, Resource
 
 __all__ = ["EventLimits", "Recorder"]
 

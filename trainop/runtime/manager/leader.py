@@ -35,8 +35,7 @@ from trainop.runtime.errors import (
     describe,
 )
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import Json, ObjectReference
-from trainop.runtime.objects.resource import LEASES, Resource
+from trainop.runtime.objects.metadata import LEASES, Json, ObjectReference, Resource
 
 CALL_TIMEOUT = 5.0
 """Timeout of one request in seconds; shorter if the renew deadline is earlier."""

@@ -20,8 +20,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from trainop.runtime.clock import Clock, SystemClock
 from trainop.runtime.errors import ApiError, describe
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 SUBJECT_ACCESS_REVIEWS = Resource(

@@ -16,7 +16,7 @@ import msgspec
 from trainop.runtime.client.decoding import read
 from trainop.runtime.errors import UNREADABLE, DecodeError
 from trainop.runtime.objects.jsonpatch import diff, equal_json
-from trainop.runtime.objects.metadata import Change, Json, apply_change
+from trainop.runtime.objects.metadata import Change, Json, Resource, apply_change
 from trainop.runtime.objects.nesting import (
     TooManyValuesError,
     check_value_counts,
@@ -24,7 +24,6 @@ from trainop.runtime.objects.nesting import (
     prune_value,
     share_of_limits,
 )
-from trainop.runtime.objects.resource import Resource
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 """Supported versions. Both have the same fields; a response uses the version of its request."""

@@ -9,8 +9,7 @@ import base64
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from trainop.runtime.objects.metadata import Json
-from trainop.runtime.objects.resource import Resource
+from trainop.runtime.objects.metadata import Json, Resource
 
 _ADMISSION = "admissionregistration.k8s.io"
 VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(

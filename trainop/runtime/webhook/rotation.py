@@ -35,8 +35,7 @@ from trainop.runtime.errors import (
     UnhealthyError,
 )
 from trainop.runtime.metrics.metrics import Metrics
-from trainop.runtime.objects.metadata import HasMetadata, Json, Key, PartialObject
-from trainop.runtime.objects.resource import SECRETS, Resource
+from trainop.runtime.objects.metadata import SECRETS, HasMetadata, Json, Key, PartialObject, Resource
 from trainop.runtime.serving.certificate_folder import CertificateError, ServingCertificate
 from trainop.runtime.webhook.contest import LONGEST_PAUSE, NOTICED, Contest, other_writer
 from trainop.runtime.webhook.injection import Configuration, injection, is_managed_by_cert_manager

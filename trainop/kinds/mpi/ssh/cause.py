@@ -7,10 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from trainop.engine.evidence import Place, failure_of, past_failure_of, was_stopped
-from trainop.engine.failures import EVICTED
-from trainop.engine.limits import Limit
-from trainop.engine.root_cause import MAX_NAME, Failure, find_cause, one_line
-from trainop.engine.words import count_running
+from trainop.engine.failures import EVICTED, Limit
+from trainop.engine.root_cause import MAX_NAME, Failure, count_running, find_cause, one_line
 from trainop.kinds.mpi.hosts import LAUNCHER, WORKER
 from trainop.kinds.mpi.ssh.world import World
 from trainop.runtime import Json

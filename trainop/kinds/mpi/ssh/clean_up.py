@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainop.engine.actions import DeleteJob, Plan
 from trainop.engine.checkpoint import brief_grace
 from trainop.engine.extensions import read_checkpoint
-from trainop.engine.limits import Limit
+from trainop.engine.failures import Limit
 from trainop.engine.status import FAILED, SUCCEEDED
 from trainop.engine.steps.gang import disband
 from trainop.kinds.mpi.ssh.launcher import leave_launcher

@@ -11,9 +11,9 @@ from trainop.engine.framework import JOB_ROLE
 from trainop.engine.parse import MULTIKUEUE, run_policy_of
 from trainop.engine.root_cause import LAST_FAILURE, refusal
 from trainop.engine.seen import Snapshot
-from trainop.engine.status import WAITING, Status
+from trainop.engine.status import GANG_READY, WAITING, Status
 from trainop.engine.steps.companions import reconcile_companions
-from trainop.engine.steps.gang import GangStep, disband, group_kinds
+from trainop.engine.steps.gang import GangStep, disband
 from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.engine.steps.symptoms import check_stuck
 from trainop.engine.waiting import INVALID_SPEC
@@ -142,11 +142,7 @@ def _reconcile_children(world: World) -> bool:
         creates: list[Ensure] = []
         complete = True
     else:
-        view = gang_view(world.job, world.seen.job.raw["spec"])
-        gang = GangStep(world.builder, view, queue_follows=True)
-        group = gang.form(complete=len(world.workers) == world.job.workers)
-        reconcile_companions(world.builder, group_kinds(world.seen.options), group)
-        if gang.impeded:
+        if not _write_group(world):
             return False
         delete(world, world.surplus)
         replace_failed(world)
@@ -165,6 +161,18 @@ def _reconcile_children(world: World) -> bool:
         if not world.job.suspend:
             move_launcher(world, world.launcher)
     return launcher is not None
+
+
+def _write_group(world: World) -> bool:
+    """Creates or changes the PodGroup, if there is a gang scheduler. Returns whether nothing impedes it."""
+    scheduler = world.seen.options.gang
+    if scheduler is None:
+        world.builder.status.remove(GANG_READY)  # gang scheduling may have been on before
+        return True
+    gang = GangStep(world.builder, gang_view(world.job, world.seen.job.raw["spec"]), scheduler, queue_follows=True)
+    group = gang.form(complete=len(world.workers) == world.job.workers)
+    reconcile_companions(world.builder, gang.kinds, group)
+    return not gang.impeded
 
 
 def _reconcile_service(world: World) -> bool:

@@ -8,7 +8,7 @@ history, so that `backoffLimit` holds for all together.
 from __future__ import annotations
 
 from trainop.engine.actions import Plan, Remove
-from trainop.engine.limits import Limit
+from trainop.engine.failures import Limit
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import Failure
 from trainop.engine.seen import Pod, Snapshot

@@ -14,9 +14,9 @@ from trainop.engine.actions import Remove
 from trainop.engine.disruptions import is_disrupted
 from trainop.engine.evidence import Place, failure_of
 from trainop.engine.extensions import read_checkpoint, read_extensions
+from trainop.engine.failures import Limit
 from trainop.engine.fields import Fields
 from trainop.engine.framework import Tally
-from trainop.engine.limits import Limit
 from trainop.engine.restart_history import RESTARTS, RestartHistory
 from trainop.engine.root_cause import find_cause
 from trainop.engine.seen import Pod
