@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import signal
+import subprocess
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 
 from e2e.bench import runs
 from e2e.bench.__main__ import plans
-from e2e.bench.operators import OPERATORS
+from e2e.bench.operators import HERE, OPERATORS
 from e2e.bench.programs import PROGRAMS
 from e2e.bench.ratios import compare
 from e2e.bench.report import COLUMNS, group, markdown, write
@@ -22,6 +25,8 @@ from e2e.bench.scale import exponent
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import BASE, COUNT_PREFIX, DI_SERVER, FLOOR, JOB, OURS, STOCK, TARGETS, judge
 from e2e.bench.why import measure
+from e2e.cluster.daemons import wait_until
+from tests.patience import PATIENCE
 
 
 def run(
@@ -241,3 +246,75 @@ def test_memory_of_a_command_is_its_own_and_not_that_of_the_benchmark():
     assert 0 < cost.memory < 25 < getrusage(RUSAGE_SELF).ru_maxrss / 1024
     assert cost.cpu > 0
     assert cost.seconds > 0
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+STARTS = """
+import sys, time
+from pathlib import Path
+from e2e.bench.processes import Program
+operator = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+log = Path(sys.argv[1])
+program = Program([sys.executable, "-c", operator], log, {})
+while "ready" not in log.read_text():
+    time.sleep(0.01)
+print(program.pid, flush=True)
+time.sleep(600)
+"""
+"""A benchmark that does not stop its operator, which ignores SIGTERM."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux ends a process with its parent")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_an_operator_ends_with_its_benchmark(tmp_path: Path, number: signal.Signals):
+    command = [sys.executable, "-c", STARTS, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as benchmark:
+        assert benchmark.stdout is not None
+        pid = int(benchmark.stdout.readline())
+        assert runs_now(pid)
+        benchmark.send_signal(number)
+        assert benchmark.wait(PATIENCE) != 0
+    assert wait_until(lambda: not runs_now(pid), PATIENCE)
+
+
+def runs_now(pid: int) -> bool:
+    """Whether the process exists and is no zombie, which nobody might collect."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+UNWINDS = """
+import asyncio
+from e2e.bench.processes import exit_on_sigterm
+async def main():
+    try:
+        print("works", flush=True)
+        await asyncio.sleep(600)
+    finally:
+        print("stops its programs", flush=True)
+exit_on_sigterm()
+asyncio.run(main())
+"""
+
+
+def test_a_benchmark_that_is_terminated_stops_its_programs():
+    with subprocess.Popen([sys.executable, "-c", UNWINDS], stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        assert benchmark.stdout.readline() == "works\n"
+        benchmark.terminate()
+        assert (benchmark.stdout.read(), benchmark.wait(PATIENCE)) == ("stops its programs\n", 128 + signal.SIGTERM)
+
+
+def test_every_process_of_the_benchmark_ends_with_it():
+    starts = {"Popen", "create_subprocess_exec"}
+    calls = [
+        (path.name, node)
+        for path in HERE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in starts
+    ]
+    assert len(calls) >= 6
+    assert [name for name, call in calls if "preexec_fn" not in {each.arg for each in call.keywords}] == []

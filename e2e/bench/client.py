@@ -25,6 +25,7 @@ import msgspec
 import uvloop
 
 from e2e.bench.floor import objects
+from e2e.cluster.daemons import DIE_WITH_PARENT
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.cluster import ClusterConfig
 from trainop.runtime.client.credentials import StaticCredentials
@@ -138,7 +139,7 @@ async def compare(profile: Path | None) -> None:
     bodies = [msgspec.json.encode(body) for resource, body in objects(REQUESTS // 8, 7) if resource is PODS]
     command = [sys.executable, "-m", "e2e.bench.client", "--serve"]
     pipe = asyncio.subprocess.PIPE
-    server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    server = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, preexec_fn=DIE_WITH_PARENT)
     assert server.stdout
     address = f"http://127.0.0.1:{int(await server.stdout.readline())}"
     profiler = cProfile.Profile() if profile else None

@@ -30,7 +30,7 @@ import uvloop
 from e2e.bench.operators import ROOT
 from e2e.bench.processes import busy_seconds, cancel_on_sigterm, cpu_seconds, own_seconds
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import free_ports
+from e2e.cluster.daemons import DIE_WITH_PARENT, free_ports
 from e2e.cluster.places import default_data
 from trainop.diserver.writer import each
 from trainop.kinds.dijob.crd import aggregator_config_crd, dijob_crd
@@ -189,7 +189,9 @@ async def started(plane: ControlPlane, folder: Path) -> AsyncIterator[Bench]:
         await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
     with (folder / "di-server.log").open("wb") as log:
         command = [sys.executable, "-m", "trainop", "di-server", *flags]
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, preexec_fn=DIE_WITH_PARENT
+        )
         try:
             await wait_ready(f"http://127.0.0.1:{port}/readyz")
             yield Bench(client, f"http://127.0.0.1:{port}/v1alpha1/replicas", process.pid)

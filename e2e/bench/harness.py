@@ -153,5 +153,5 @@ async def open_harness(operator: Operator, *, audit: bool = False, endpoints: bo
             gc.enable()
             for task in harness.tasks:
                 task.cancel()
+            harness.program.stop()  # first: another cancellation would interrupt what follows
             await asyncio.gather(*harness.tasks, return_exceptions=True)
-            harness.program.stop()

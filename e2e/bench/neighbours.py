@@ -29,7 +29,7 @@ import structlog
 import yaml
 
 from e2e.bench.operators import ROOT
-from e2e.bench.processes import Program
+from e2e.bench.processes import Program, exit_on_sigterm
 from e2e.bench.shapes import SHAPES, pytorch
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports
@@ -243,6 +243,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    exit_on_sigterm()
     missed = 0
     print(f"limits: {MAX_STALL:.0f} ms of CPU time per step, {MAX_MEMORY:.0f} MiB, {MAX_DELAY:.0f} s of delay\n")
     print("| job | longest step, wall ms | longest step, CPU ms | memory, MiB | first pod alone, s | beside it, s | |")

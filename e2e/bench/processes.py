@@ -7,12 +7,13 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e.cluster.daemons import wait_until
+from e2e.cluster.daemons import DIE_WITH_PARENT, wait_until
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -25,13 +26,19 @@ class Memory(NamedTuple):
 
 
 class Program:
-    """One process and its descendants in the same session."""
+    """One process and its descendants in the same session. It ends with the benchmark, however that ends."""
 
     def __init__(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment), start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # see there
             )
         self.pid = self._process.pid
 
@@ -69,6 +76,11 @@ def cancel_on_sigterm() -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def exit_on_sigterm() -> None:
+    """The same without an event loop: SIGTERM ends this process by `SystemExit`."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -35,6 +35,7 @@ from e2e.bench.scale import open_scale_harness
 from e2e.bench.scenarios import SCENARIOS
 from e2e.bench.targets import rivals
 from e2e.cluster.build import build
+from e2e.cluster.daemons import DIE_WITH_PARENT
 from trainop.runtime.objects.metadata import Json
 
 RATE = 200
@@ -55,7 +56,11 @@ async def sample(scenario: str, sizes: Json, raw: Path) -> None:
     async with open_harness(OPERATORS[rivals(scenario)[0]], endpoints=setting.endpoints) as harness:
         pid = str(harness.program.pid)
         command = [str(spy), "record", "--gil", "--pid", pid, "--rate", str(RATE), "--format", "raw"]
-        sampler = subprocess.Popen([*command, "--output", str(raw)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220  # returns at once
+        sampler = subprocess.Popen(  # noqa: ASYNC220  # returns at once
+            [*command, "--output", str(raw)],
+            stderr=subprocess.DEVNULL,
+            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # see there
+        )
         try:
             result = await setting.perform(harness, {**setting.sizes, **sizes})
         finally:

@@ -12,6 +12,7 @@ import msgspec
 
 from e2e.bench.operators import ROOT
 from e2e.bench.targets import DI_SERVER, OURS, SCALE
+from e2e.cluster.daemons import DIE_WITH_PARENT
 from e2e.cluster.places import ClusterError
 from trainop.runtime.objects.metadata import Json
 
@@ -41,7 +42,11 @@ async def measure_with(program: Measurement, pods: int) -> Json:
         record = Path(folder) / "record.json"
         command = [sys.executable, "-m", program.module, f"--pods={pods}", f"--record={record}"]
         process = await asyncio.create_subprocess_exec(
-            *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *command,
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=DIE_WITH_PARENT,
         )
         try:
             output, _ = await process.communicate()

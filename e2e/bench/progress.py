@@ -30,10 +30,11 @@ from typing import NamedTuple
 import aiohttp
 import yaml
 
-from e2e.bench.processes import busy_seconds, cpu_seconds, own_seconds
+from e2e.bench.processes import busy_seconds, cpu_seconds, exit_on_sigterm, own_seconds
 from e2e.bench.scenarios import percentile
 from e2e.clients import on_an_api_server
 from e2e.cluster.controlplane import ControlPlane
+from tests.server.process import OPERATORS
 from tests.server.test_progress import ANNOTATION, Access, Installation
 from tests.server.world import CORE, JOBS, Json, replicas
 
@@ -254,11 +255,14 @@ def main() -> int:
     options = parser.parse_args()
 
     def work(plane: ControlPlane, folder: Path) -> int:
-        bench = prepare(plane, folder, options.jobs)
         try:
+            bench = prepare(plane, folder, options.jobs)
             return min(1, asyncio.run(run(bench, options.every, options.seconds)))
         finally:
-            bench.installation.operator.end()
+            for operator in filter(lambda each: each.running, OPERATORS):
+                operator.end()
+
+    exit_on_sigterm()
 
     return on_an_api_server("bench-progress", work)
 

@@ -197,8 +197,8 @@ async def open_scale_harness(operator: Operator) -> AsyncIterator[ScaleHarness]:
             gc.enable()
             for task in background:
                 task.cancel()
+            harness.program.stop()  # first: another cancellation would interrupt what follows
             await asyncio.gather(*background, return_exceptions=True)
-            harness.program.stop()
             await harness.http.close()
             await harness.server.close()
 

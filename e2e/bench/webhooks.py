@@ -33,10 +33,10 @@ import uvloop
 import yaml
 
 from e2e.bench.operators import ROOT
-from e2e.bench.processes import Program, cpu_seconds
+from e2e.bench.processes import Program, cpu_seconds, exit_on_sigterm
 from e2e.bench.shapes import SHAPES, Json, pytorch, with_container
 from e2e.cluster.controlplane import ControlPlane
-from e2e.cluster.daemons import free_ports
+from e2e.cluster.daemons import DIE_WITH_PARENT, free_ports
 from e2e.cluster.places import default_data
 from trainop.controllers.admission import build_handler, webhooks_of
 from trainop.engine.kind import kind_of
@@ -101,7 +101,8 @@ async def serve(port: int) -> None:
 @contextlib.contextmanager
 def run_server() -> Any:
     (port,) = free_ports(1)
-    process = subprocess.Popen([sys.executable, "-m", "e2e.bench.webhooks", "--serve", str(port)], cwd=ROOT)
+    command = [sys.executable, "-m", "e2e.bench.webhooks", "--serve", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, preexec_fn=DIE_WITH_PARENT)  # noqa: PLW1509  # see there
     try:
         yield process.pid, f"https://127.0.0.1:{port}{PATH}"
     finally:
@@ -317,6 +318,7 @@ def main(arguments: Sequence[str]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as in the image
             runner.run(serve(int(arguments[1])))
         return 0
+    exit_on_sigterm()
     results = [asyncio.run(PARTS[name]()) for name in arguments or PARTS]
     print("\ntargets are met" if all(results) else "\na target is missed")
     return 0 if all(results) else 1

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from e2e.bench.cluster import BenchCluster, open_cluster
 from e2e.bench.node import NODE
+from e2e.bench.processes import exit_on_sigterm
 from e2e.cluster.places import binary
 from trainop.engine.schema.crd import crd
 from trainop.kinds.pytorch import PYTORCH
@@ -179,4 +180,5 @@ if __name__ == "__main__":
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    exit_on_sigterm()
     sys.exit(asyncio.run(main(arguments.pods, arguments.rounds)))

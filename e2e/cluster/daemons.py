@@ -93,8 +93,7 @@ class Daemons:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.data,
-                # only one system call runs between fork and exec, so other threads are no risk
-                preexec_fn=_die_with_parent if self.die_with_parent and sys.platform == "linux" else None,  # noqa: PLW1509
+                preexec_fn=DIE_WITH_PARENT if self.die_with_parent else None,  # noqa: PLW1509  # see there
             )
         self._children[name] = process
         self._pid_file(name).write_text(f"{process.pid} {_started_at(process.pid)}")
@@ -146,6 +145,11 @@ PR_SET_PDEATHSIG = 1
 def _die_with_parent() -> None:
     if _prctl:
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+DIE_WITH_PARENT = _die_with_parent if sys.platform == "linux" else None
+"""The `preexec_fn` of a process that the kernel kills when the thread that started it ends, for any reason (Linux
+only). Only one system call runs between fork and exec, so that other threads are no risk."""
 
 
 def _started_at(pid: int) -> str | None:
