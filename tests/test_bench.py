@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
@@ -16,6 +17,9 @@ import pytest
 
 from e2e.bench import runs
 from e2e.bench.__main__ import plans
+from e2e.bench.cluster import NAMESPACE
+from e2e.bench.floor import FLOORS, median_job
+from e2e.bench.node import SimulatedPod
 from e2e.bench.operators import HERE, OPERATORS
 from e2e.bench.programs import PROGRAMS
 from e2e.bench.ratios import compare
@@ -23,7 +27,19 @@ from e2e.bench.report import COLUMNS, group, markdown, write
 from e2e.bench.requests import count_requests
 from e2e.bench.scale import exponent
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.targets import BASE, COUNT_PREFIX, DI_SERVER, FLOOR, JOB, OURS, STOCK, TARGETS, judge
+from e2e.bench.targets import (
+    BASE,
+    COUNT_PREFIX,
+    DI_SERVER,
+    FLOOR_OF,
+    JOB,
+    LEADER,
+    OURS,
+    STOCK,
+    TARGETS,
+    judge,
+    over_floors,
+)
 from e2e.bench.why import measure
 from e2e.cluster.daemons import wait_until
 from tests.patience import PATIENCE
@@ -67,6 +83,50 @@ def test_each_mode_has_its_own_limit():
         (COUNTED, OURS): (0.5, True),
         (COUNTED, JOB): (0.5, False),
     }
+
+
+def test_each_mode_is_compared_with_its_own_floor():
+    """A mode that needs fewer objects has a lower bound of its own."""
+    floors = [run(FLOOR_OF[each], all_running=10.0, running_p50=5.0) for each in (OURS, LEADER, JOB)]
+    modes = [run(each, all_running=13.0, running_p50=6.0) for each in (OURS, LEADER, JOB)]
+    found = [*judge(group([*modes, *floors]), tuple(over_floors()))]
+    assert [(each.operator, each.value, each.met) for each in found if "until all jobs run" in each.target.title] == [
+        (OURS, 1.3, False),
+        (LEADER, 1.3, True),
+        (JOB, 1.3, True),
+    ]
+    medians = [each for each in found if "median job" in each.target.title]
+    assert [(each.operator, each.value, each.met) for each in medians] == [
+        (each, 1.2, True) for each in (OURS, LEADER, JOB)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("floor", "created"),
+    [
+        ("floor", {"Pod": 8, "Service": 8}),
+        ("floor-leader", {"Pod": 8, "Service": 1}),
+        ("floor-job", {"Pod": 8, "Service": 1}),
+        ("floor-ssh", {"Pod": 7, "Service": 1, "ConfigMap": 1, "Secret": 1, "Job": 1}),
+    ],
+)
+def test_a_floor_creates_what_a_job_of_eight_pods_needs_and_no_more(floor: str, created: dict[str, int]):
+    """Over ssh, kube-controller-manager creates the eighth pod from the Job."""
+    made = list(FLOORS[floor].objects(2, 7))
+    assert Counter(resource.kind for resource, _ in made) == {kind: 2 * count for kind, count in created.items()}
+    assert len({(resource, body["metadata"]["name"]) for resource, body in made}) == len(made)
+    assert {body["metadata"]["namespace"] for _, body in made} == {NAMESPACE}
+
+
+def test_every_floor_is_that_of_an_operator():
+    assert set(FLOOR_OF.values()) == set(FLOORS)
+    assert set(FLOOR_OF) <= set(OPERATORS)
+
+
+def test_the_median_job_of_a_floor_runs_when_its_last_pod_does():
+    ends = [1.0, 2.0, 9.0, 3.0, 4.0, 5.0]
+    pods = [SimulatedPod("p", "", f"job-{index // 2}", "", 0.0, "Running", ran) for index, ran in enumerate(ends)]
+    assert median_job(pods, 0.5) == 4.5
 
 
 def test_a_target_without_a_measurement_has_no_verdict():
@@ -227,7 +287,7 @@ def test_every_scenario_and_program_is_part_of_a_session_and_has_columns():
     uncounted = [each for each in session if not each.scenario.startswith(COUNT_PREFIX)]
     assert {each.scenario for each in uncounted} == {*SCENARIOS, *PROGRAMS} == set(COLUMNS)
     for plan in uncounted:
-        assert {*plan.operators, *plan.once} <= {*OPERATORS, FLOOR, DI_SERVER}
+        assert {*plan.operators, *plan.once} <= {*OPERATORS, *FLOORS, DI_SERVER}
     assert {target.scenario for target in TARGETS} <= {plan.scenario for plan in session}
     assert {(each.scenario, name) for each in TARGETS for name in each.limits} <= {
         (plan.scenario, name) for plan in session for name in plan.operators

@@ -23,13 +23,14 @@ import msgspec
 import structlog
 
 from e2e.bench.cluster import NEEDED
+from e2e.bench.floor import FLOORS
 from e2e.bench.operators import HERE, OPERATORS, build_compared_peers
 from e2e.bench.processes import cancel_on_sigterm
 from e2e.bench.programs import PROGRAMS
 from e2e.bench.report import write
 from e2e.bench.runs import Plan, read_records, run
 from e2e.bench.scenarios import QUICK, SCENARIOS
-from e2e.bench.targets import FLOOR, JOB, LEADER, MPI_RIVALS, STOCK, rivals
+from e2e.bench.targets import FLOOR_OF, JOB, LEADER, MPI_RIVALS, OURS, STOCK, rivals
 from e2e.cluster.build import NoGoError, build
 from e2e.cluster.places import ClusterError
 
@@ -38,17 +39,19 @@ FOLDERS = {"run": REPORT, "report": REPORT, "quick": REPORT / "results" / "quick
 EXIT_NO_GO = 3
 MINUTES = 100.0
 EXTRA_OPERATORS = {
-    "s1": (JOB, FLOOR),
+    "s1": (JOB, LEADER, *(FLOOR_OF[each] for each in (OURS, JOB, LEADER))),
     "s2": (JOB,),
     "s3": (JOB,),
     "s4": (JOB,),
     "s6": (JOB,),
+    "services": (JOB,),
+    "ssh-s1": (FLOOR_OF["trainop-ssh"],),
     "count-s1": (JOB, LEADER),
     "count-s2": (JOB, LEADER),
 }
 """Operators measured in addition to ours and the tuned peer, by scenario."""
 QUICK_EXTRA = {"s1": (JOB,), "s2": (JOB,), "count-s1": (JOB,)}
-ONCE = {"s1": (LEADER, STOCK), "s2": (LEADER, STOCK)}
+ONCE = {"s1": (STOCK,), "s2": (LEADER, STOCK)}
 """Operators that are measured once only, for orientation."""
 COUNTED_SCENARIOS = ("count-s1", "count-s2", "count-ssh-s1", "count-ssh-s2", "count-exec-s1", "count-exec-s2")
 QUICK_COUNTED = ("count-s1", "count-ssh-s1", "count-exec-s1")
@@ -70,7 +73,7 @@ def parse() -> argparse.Namespace:
         command.add_argument("--report", type=Path, default=FOLDERS[name], help="folder for results, table and charts")
         if name == "report":
             continue
-        command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, FLOOR))}")
+        command.add_argument("--only", default="", help=f"comma-separated: {', '.join((*OPERATORS, *FLOORS))}")
         command.add_argument("--scenario", default="", help=f"{MPI}, or comma-separated: {', '.join(ALL)}")
         command.add_argument("--repetitions", type=int, default=0, help="of each scenario (default: its own number)")
         command.add_argument("--minutes", type=float, default=MINUTES)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 WIDTH, BAR, GAP, LABEL = 760, 18, 30, 190
-OURS = "#2f6fd0"
-COLOURS = {"floor": "#9aa0a6", "training-operator-tuned": "#d0762f", "training-operator-default": "#e3b48c"}
+OURS, FLOOR = "#2f6fd0", "#9aa0a6"
+COLOURS = {"training-operator-tuned": "#d0762f", "training-operator-default": "#e3b48c"}
 
 
 def chart(title: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
@@ -37,7 +37,7 @@ def _bar(y: int, operator: str, found: Sequence[float], most: float) -> Iterator
     scale = (WIDTH - LABEL - 90) / most
     middle = statistics.median(found)
     yield _text(LABEL - 8, y + BAR - 5, operator, anchor="end")
-    colour = COLOURS.get(operator, OURS)
+    colour = FLOOR if operator.startswith("floor") else COLOURS.get(operator, OURS)
     yield f'<rect x="{LABEL}" y="{y}" width="{middle * scale:.1f}" height="{BAR}" fill="{colour}"/>'
     low, high = LABEL + min(found) * scale, LABEL + max(found) * scale
     yield f'<path d="M{low:.1f} {y + BAR / 2}H{high:.1f}" stroke="black"/>'

@@ -35,6 +35,8 @@ class SimulatedPod:
     added: float
     """Monotonic time of the watch event."""
     phase: str = "Pending"
+    ran: float = 0.0
+    """When the API server had accepted that it runs, monotonic seconds."""
 
 
 @dataclass
@@ -133,6 +135,8 @@ class SimulatedNode:
         except (NotFoundError, ConflictError):  # the operator has deleted the pod
             return
         pod.phase = phase
+        if phase == "Running":
+            pod.ran = time.monotonic()
         self.written += 1
 
     async def _bind(self, pod: SimulatedPod) -> None:

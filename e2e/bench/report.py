@@ -68,6 +68,14 @@ _COLUMNS: Mapping[str, tuple[Column, ...]] = {
         Column("beside, p95, ms", "beside_p95", 1000, 1),
         Column("all pods of the big job exist, s", "big_created"),
     ),
+    "services": (
+        Column("controller manager CPU per job, few Services, ms", "few_kcm", digits=1),
+        Column("many Services, ms", "many_kcm", digits=1),
+        Column("API server CPU per job, few Services, ms", "few_apiserver", digits=1),
+        Column("many Services, ms", "many_apiserver", digits=1),
+        Column("all pods counted, few Services, s", "few_running"),
+        Column("many Services, s", "many_running"),
+    ),
 }
 
 _TITLES = {
@@ -76,6 +84,7 @@ _TITLES = {
     "s3": "S3 and S5: many pods held, at rest, and a restart",
     "s4": "S4: replacement of a failed pod",
     "s6": "S6: a small job beside a big one",
+    "services": "1,600 Services in one namespace",
 }
 
 _PREFIXES = {

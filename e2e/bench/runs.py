@@ -24,13 +24,13 @@ import aiohttp
 import msgspec
 
 from e2e.bench.cluster import ACCOUNT
-from e2e.bench.floor import measure_floor
+from e2e.bench.floor import FLOORS, measure_floor
 from e2e.bench.harness import BenchError, open_harness
 from e2e.bench.operators import OPERATORS, ROOT, Operator, peer_versions
 from e2e.bench.programs import PROGRAMS, measure_with
 from e2e.bench.requests import count_requests
 from e2e.bench.scenarios import SCENARIOS
-from e2e.bench.targets import COUNT_PREFIX, FLOOR
+from e2e.bench.targets import COUNT_PREFIX
 from e2e.cluster.places import ClusterError
 from e2e.cluster.releases import find_release
 from trainop.runtime.errors import ApiError
@@ -123,8 +123,8 @@ async def run_one(plan: Plan, name: str, repetition: int = 0) -> Json:
     sizes = {**default_sizes(scenario), **plan.sizes}
     if scenario in PROGRAMS:
         result = await measure_with(PROGRAMS[scenario], sizes["pods"])
-    elif name == FLOOR:
-        result = await measure_floor(sizes["jobs"], sizes["workers"], endpoints=SCENARIOS[scenario].endpoints)
+    elif name in FLOORS:
+        result = await measure_floor(name, sizes["jobs"], sizes["workers"], endpoints=SCENARIOS[scenario].endpoints)
     else:
         sizes |= OPERATORS[name].sizes.get(scenario, {})
         result = await _perform(scenario, OPERATORS[name], sizes, audit=plan.scenario.startswith(COUNT_PREFIX))

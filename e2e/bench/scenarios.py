@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from e2e.bench.cluster import Cpu
+from e2e.bench.cluster import NAMESPACE, Cpu
 from e2e.bench.harness import Harness
 from e2e.bench.node import SimulatedPod
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime.objects.metadata import SERVICES, Json
 
 Sizes: TypeAlias = Mapping[str, int]
 Scenario: TypeAlias = Callable[[Harness, Sizes], Awaitable[Json]]
@@ -242,6 +243,48 @@ async def _first_pod(harness: Harness, name: str, sizes: Sizes) -> float:
     return added - harness.jobs.posted[name]
 
 
+async def crowded(harness: Harness, sizes: Sizes) -> Json:
+    """services: jobs in a namespace with few Services, and again with many more that select no pod. For each changed
+    pod, kube-controller-manager walks all Services of its namespace."""
+    cpu_before = harness.cpu()
+    few = await _run_jobs(harness, "few", sizes)
+    await _create_services(harness, sizes["services"])
+    await harness.drain()
+    many = await _run_jobs(harness, "many", sizes)
+    return {
+        **{f"few_{name}": value for name, value in few.items()},
+        **{f"many_{name}": value for name, value in many.items()},
+        "cpu": cpu_used(cpu_before, harness.cpu()),
+    }
+
+
+async def _run_jobs(harness: Harness, prefix: str, sizes: Sizes) -> Json:
+    """Milliseconds of CPU per job until the cluster is at rest, and seconds until all jobs run."""
+    names = [f"{prefix}-{number}" for number in range(sizes["jobs"])]
+    before, start = harness.cpu(), time.monotonic()
+    await harness.jobs.post(names, sizes["workers"])
+    ready = partial(harness.jobs.all_counted, names, sizes["workers"] + 1)
+    running = await harness.wait_until(f"the pods of the {prefix} jobs are counted", ready) - start
+    await harness.drain()
+    used = cpu_used(before, harness.cpu())
+    return {"running": running, **{each: 1000 * used[each] / len(names) for each in ("kcm", "apiserver")}}
+
+
+async def _create_services(harness: Harness, count: int) -> None:
+    todo = iter(range(count))
+
+    async def work() -> None:
+        for number in todo:
+            labels = {"training.kubeflow.org/job-name": f"idle-{number // 8}", "index": str(number % 8)}
+            spec = {"clusterIP": "None", "selector": labels, "ports": [{"port": 23456}]}
+            body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"idle-{number}"}, "spec": spec}
+            await harness.cluster.client.create(SERVICES, body, namespace=NAMESPACE, metadata_only=True)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(32):
+            tasks.create_task(work())
+
+
 class Setting(NamedTuple):
     """How a scenario is measured."""
 
@@ -258,6 +301,7 @@ SCENARIOS: dict[str, Setting] = {
     "s3": Setting(many_pods, {"jobs": 1250, "workers": 7, "idle": 30}),
     "s4": Setting(replacement, {"jobs": 100, "workers": 7, "failures": 5}),
     "s6": Setting(head_of_line, {"jobs": 1, "workers": 1, "big": 5000, "probes": 40}, 3),
+    "services": Setting(crowded, {"jobs": 20, "workers": 7, "services": 1600}, 1, endpoints=True),
     "gang-s1": Setting(burst, {"jobs": 100, "workers": 7}),
     "webhook-s1": Setting(burst, {"jobs": 100, "workers": 7}),
     **{
