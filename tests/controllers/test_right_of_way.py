@@ -22,8 +22,15 @@ from trainop.programs.mpi_operator import DEFAULTS as MPI_OPERATOR
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.programs.settings import Settings
 from trainop.runtime.client.transport import Request, Response
-from trainop.runtime.objects.metadata import Json, Unstructured
-from trainop.runtime.objects.resource import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, PODS, SERVICES, Resource
+from trainop.runtime.objects.metadata import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    PODS,
+    SERVICES,
+    Json,
+    Resource,
+    Unstructured,
+)
 
 
 def actions(count: int) -> list[Action]:
