@@ -24,6 +24,7 @@ LABELS = {
 }
 COMPONENTS = {
     "dijob": "dijob",
+    "eviction-responder": "evictionResponder",
     "grafana-dashboard": "grafanaDashboard",
     "mpi-exec": "mpiExec",
     "mpi-ssh": "mpiSsh",

@@ -152,6 +152,9 @@ OF_EACH: dict[str, dict[str, tuple[Any, Expected]]] = {
         ),
         "components.mpiSsh": switched("mpiSsh", ("ClusterRole", "training-operator-mpi-ssh")),
         "components.mpiExec": switched("mpiExec", ("ClusterRole", "training-operator-mpi-exec")),
+        "components.evictionResponder": switched(
+            "evictionResponder", ("ClusterRole", "training-operator-eviction-responder")
+        ),
         "components.userRoles": switched("userRoles", ("ClusterRole", "training-operator-edit")),
         "components.networkPolicy": switched("networkPolicy", ("NetworkPolicy", "training-operator")),
         "components.serviceMonitor": switched("serviceMonitor", ("ServiceMonitor", "training-operator")),

@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, str], str, str]] = [
     ({"on_startup_deadline": "fail"}, "on-startup-deadline", "without trainop.kubeflow.org/startup-deadline"),
     ({"checkpoint_grace": "500ms"}, "checkpoint-grace", "must be a duration from 1s to 1h, such as 5m"),
     ({"checkpoint_grace": "9h"}, "checkpoint-grace", "counts as 1h"),
-    ({"on_disruption": "checkpoint"}, "on-disruption", 'must be "checkpoint-all"'),
+    ({"on_disruption": "checkpoint"}, "on-disruption", 'must be "checkpoint-all" or "checkpoint-and-respond"'),
     ({"avoid_bad_nodes": "always"}, "avoid-bad-nodes", "must be required or preferred"),
     ({"bad_node_for": "1h"}, "bad-node-for", "without trainop.kubeflow.org/avoid-bad-nodes"),
     ({"restart_mode": "inplace"}, "restart-mode", 'must be "in-place"'),
@@ -41,6 +41,7 @@ NO_RESTART = "does not restart jobs of this kind"
 RESTARTED: list[tuple[dict[str, str], str]] = [
     ({**REPORTS, "on_stall": "restart"}, "on-stall"),
     ({"on_disruption": "checkpoint-all"}, "on-disruption"),
+    ({"on_disruption": "checkpoint-and-respond"}, "on-disruption"),
     ({"avoid_bad_nodes": "required"}, "avoid-bad-nodes"),
 ]
 

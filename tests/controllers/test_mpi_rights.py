@@ -21,7 +21,7 @@ from trainop.kinds.mpi.kinds import COMPONENTS
 from trainop.kinds.mpi.ssh.keys import are_usable, make_keys
 from trainop.kinds.mpi.transport import MPI_V1, MPI_V2
 from trainop.manifests.pairs import YES
-from trainop.manifests.rbac import transport_roles
+from trainop.manifests.rbac import component_roles
 from trainop.runtime import PODS
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.errors import NotFoundError
@@ -51,7 +51,7 @@ class Rbac:
     """Denies requests for the resources that a component grants rights for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, component: str) -> None:
-        rules = transport_roles()[component][0]["rules"]
+        rules = component_roles()[component][0]["rules"]
         self.missing = {plural.split("/")[0] for rule in rules for plural in rule["resources"]} - {"pods"}
         send, open_ = Watched.send, Watched.open
 

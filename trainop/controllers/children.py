@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from trainop.controllers.consequences import Consequences
+from trainop.controllers.evictions import answer_eviction
 from trainop.controllers.live_job import controls_live
 from trainop.controllers.outcome import Outcome
 from trainop.controllers.report import Reporter
@@ -22,6 +23,7 @@ from trainop.engine.actions import (
     LOOK_AGAIN,
     Action,
     Adopt,
+    Answer,
     Count,
     DeleteJob,
     Ensure,
@@ -110,6 +112,8 @@ class ChildWriter:
                 await self._set_owner(job, action, owner, outcome)
             case Release():
                 await self._set_owner(job, action, {"$patch": "delete", "uid": job.metadata.uid}, outcome)
+            case Answer():
+                await answer_eviction(self._client, job, action, outcome)
             case DeleteJob():
                 await self._delete_job(job, outcome)
 

@@ -17,11 +17,13 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from trainop.controllers.evictions import EvictionCache
 from trainop.controllers.gang import GangCaches
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.outcome import Passes, Refusals
 from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
+from trainop.engine.extensions import read_checkpoint
 from trainop.engine.failures import is_under_way
 from trainop.engine.kind import Kind
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
@@ -295,6 +297,7 @@ class Observer:
         refusals: Refusals,
         passes: Passes,
         silences: Silences,
+        evictions: EvictionCache,
     ) -> None:
         """`endpoint` returns what pods are told about the endpoint for progress; None: no reports are taken."""
         self.view = view
@@ -307,6 +310,7 @@ class Observer:
         self._refusals = refusals
         self._passes = passes
         self._silences = silences
+        self._evictions = evictions
 
     def now(self, job: Unstructured) -> datetime:
         """The current time for this job, in UTC."""
@@ -316,6 +320,10 @@ class Observer:
         """The snapshot of the job, or the seconds to wait until the caches show the operator's writes of its children.
         If they do not in time, the children are listed. Raises API errors."""
         now, wall = self.now(job), self._clock.now()
+        restarts = self.view.kind.restart is not None
+        responds = restarts and read_checkpoint(job.metadata.annotations).responds
+        if responds and (wait := self._evictions.seconds_to_wait()) > 0:
+            return wait
         if self._states.expectations.satisfied(job.metadata.uid, self.view.look):
             seen = self.view.snapshot(job, now, self._current_options(), wall=wall)
         elif (wait := self._seconds_to_wait(job, now)) > 0:
@@ -329,6 +337,8 @@ class Observer:
         if names := self.view.kind.lookups(job):
             seen = await look_up(self._client, seen, names)
         seen = self._passes.show(seen)
+        if restarts and self._evictions.informer is not None:
+            seen = self._evictions.show(seen, self.view.pods.store)
         return self._silences.show(seen) if STALLED_AFTER in job.metadata.annotations else seen
 
     def _seconds_to_wait(self, job: Unstructured, now: datetime) -> float:

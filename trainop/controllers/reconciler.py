@@ -20,7 +20,7 @@ from trainop.controllers.observe import Observer
 from trainop.controllers.outcome import MIN_REQUEUE, Outcome, Passes, earliest
 from trainop.controllers.report import Reporter
 from trainop.controllers.statuses import FirstStatuses, StatusWriter
-from trainop.engine.actions import Plan, Remove, is_creation
+from trainop.engine.actions import Action, Answer, Plan, Remove, is_creation
 from trainop.engine.seen import Snapshot
 from trainop.runtime import (
     DONE,
@@ -265,7 +265,11 @@ class JobReconciler:
 
 
 def _only_deletes(plan: Plan) -> bool:
-    return bool(plan.actions) and all(isinstance(action, Remove) and action.resource == PODS for action in plan.actions)
+    return bool(plan.actions) and all(isinstance(each, Answer) or _deletes_pod(each) for each in plan.actions)
+
+
+def _deletes_pod(action: Action) -> bool:
+    return isinstance(action, Remove) and action.resource == PODS
 
 
 async def _error_of(write: Coroutine[None, None, object]) -> Exception | None:

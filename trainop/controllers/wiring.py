@@ -14,6 +14,7 @@ from trainop.controllers.apply import Applier, RightOfWay
 from trainop.controllers.children import ChildWriter
 from trainop.controllers.consequences import Consequences
 from trainop.controllers.counters import JobMetrics
+from trainop.controllers.evictions import EvictionCache
 from trainop.controllers.gang import GROUP_CHANGES, NoKeys, open_gang_caches, waits_for_groups
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.live_job import NotOwnStatus, NotProgress, OwnerCheck, OwnWrites
@@ -80,6 +81,10 @@ class ControllerDependencies:
     dispatchers: ChildDispatchers = field(default_factory=ChildDispatchers)
     bodies: BodyBudget = field(default_factory=BodyBudget)
     right_of_way: RightOfWay = field(default_factory=RightOfWay)
+    evictions: EvictionCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evictions", EvictionCache(self.cache, self.clock))
 
 
 def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> View:
@@ -159,6 +164,7 @@ def _build_reconciler(
         refusals=refusals,
         passes=passes,
         silences=_listen(view, states, needs),
+        evictions=needs.evictions,
     )
     after = Consequences(kind, states, report, clock=clock, rng=rng)
     children = ChildWriter(kind, client, states.expectations, report, after, bodies=needs.bodies)
@@ -228,6 +234,7 @@ def _watch_children(controller: Controller, view: View, needs: ControllerDepende
 
     watch(view.pods, ChildPace())
     watch(view.services, ChildPace())
+    needs.evictions.listen(view.pods.store, owner.keys, controller.queue.add)
     for companions in view.companions.values():
         watch(companions)
     for each in view.needed:

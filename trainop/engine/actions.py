@@ -150,11 +150,23 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """Write the status of an Eviction, as a JSON merge patch with `version` as precondition. No obstacle to it keeps
+    the job from anything."""
+
+    name: str
+    version: str
+    body: Json
+    unless_pod: tuple[str, str] | None = None
+    """Name and UID of a pod that the caches do not show. Not if the API server has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Delete the job, because its time to live after finishing has passed."""
 
 
-Action: TypeAlias = Ensure | Patch | Remove | Adopt | Release | DeleteJob
+Action: TypeAlias = Ensure | Patch | Remove | Adopt | Release | Answer | DeleteJob
 
 
 def delete_pod(pod: HasMetadata, grace: int | None = None) -> Remove:

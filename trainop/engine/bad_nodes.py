@@ -45,7 +45,9 @@ WEIGHT = 100
 NO_PROGRESS = "NoProgress"
 DEVICE_ERROR = "DeviceError"
 
-_OF_OTHERS = frozenset({"Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI", "NodeAffinity"})
+_OF_OTHERS = frozenset(
+    {"Preempting", "PreemptionByScheduler", "EvictionByEvictionAPI", "EvictionRequested", "NodeAffinity"}
+)
 """Reasons of disruptions that say nothing against the node."""
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 """Reasons of containers that the runtime could not start, or has lost."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from trainop.engine.actions import Action, Event, Notice, Plan, Remove
 from trainop.engine.extensions import (
     CHECKPOINT_ALL,
+    CHECKPOINT_AND_RESPOND,
     CHECKPOINT_GRACE,
     MAX_GRACE,
     ON_DISRUPTION,
@@ -20,7 +21,7 @@ from trainop.engine.extensions import (
     read_checkpoint,
     read_grace,
 )
-from trainop.engine.seen import Snapshot
+from trainop.engine.seen import RESPONDER, Snapshot
 from trainop.runtime import PODS, Json
 from trainop.runtime.lowlevel import cut
 
@@ -39,8 +40,8 @@ def find_doubts(annotations: Mapping[str, str], *, restarts: bool) -> Iterator[s
             yield f"{given} counts as 1h: it must be a duration from 1s to 1h"
     if disruption is not None:
         given = f'metadata.annotations[{ON_DISRUPTION}]: "{cut(disruption, 64)}" is ignored'
-        if disruption != CHECKPOINT_ALL:
-            yield f'{given}: it must be "{CHECKPOINT_ALL}"'
+        if disruption not in (CHECKPOINT_ALL, CHECKPOINT_AND_RESPOND):
+            yield f'{given}: it must be "{CHECKPOINT_ALL}" or "{CHECKPOINT_AND_RESPOND}"'
         elif not restarts:
             yield f"{given}: the operator does not restart jobs of this kind"
 
@@ -78,6 +79,37 @@ def brief_grace(checkpoint: Checkpoint, template: Json) -> int | None:
 
 
 _FIELD = "terminationGracePeriodSeconds"
+
+# Responders -----------------------------------------------------------------------------------------------------------
+
+MAX_RESPONDERS = 10
+"""Of one pod (kubernetes `pkg/apis/core/validation/validation.go`, `MaxPodEvictionResponders`)."""
+_PRIORITY = 10_000
+"""That of the controller that manages a pod (Kubernetes API, `EvictionResponder`)."""
+
+
+def add_responder(spec: Json) -> Json:
+    """The pod spec with the operator as a responder of Evictions, unless it cannot have one. The argument is not
+    changed."""
+    if find_obstacle(spec):
+        return spec
+    given = [each for each in spec.get(_RESPONDERS) or () if each.get("name") != RESPONDER]
+    return {**spec, _RESPONDERS: [*given, {"name": RESPONDER, "priority": _PRIORITY}]}
+
+
+def find_obstacle(spec: Json) -> str:
+    """Why pods with this spec cannot have the operator as a responder; empty if they can."""
+    if spec.get("schedulingGroup"):
+        return "pods of a PodGroup of kube-scheduler have no responders"
+    given = spec.get(_RESPONDERS) or []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        return f"{_RESPONDERS} must be a list of objects"
+    if len([each for each in given if each.get("name") != RESPONDER]) >= MAX_RESPONDERS:
+        return f"{_RESPONDERS} has {MAX_RESPONDERS} entries already, and must have room for another"
+    return ""
+
+
+_RESPONDERS = "evictionResponders"
 
 
 def end_together(seen: Snapshot, plan: Plan) -> Plan:

@@ -27,7 +27,8 @@ CHECKPOINT_GRACE = ANNOTATION_PREFIX + "checkpoint-grace"
 """The least grace period of the job's pods, a Go duration: the time to save a checkpoint in after SIGTERM."""
 ON_DISRUPTION = ANNOTATION_PREFIX + "on-disruption"
 """`checkpoint-all`: when another client begins to end one pod, all pods of the job are ended, so that they save
-together, and the whole job restarts."""
+together, and the whole job restarts. `checkpoint-and-respond`: so it does when an Eviction asks for one, which the
+operator answers (`evictions`)."""
 
 RESTART_MODE = ANNOTATION_PREFIX + "restart-mode"
 """`in-place`: after a failure the containers restart in their pods, and the pods stay (`in_place`)."""
@@ -50,6 +51,7 @@ GANG_CLAIMS = ANNOTATION_PREFIX + "gang-claims"
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader", "job")
 CHECKPOINT_ALL = "checkpoint-all"
+CHECKPOINT_AND_RESPOND = "checkpoint-and-respond"
 IN_PLACE = "in-place"
 MAX_RESTART_LIMIT = 2**31 - 1
 MIN_GRACE, MAX_GRACE = 1, 3600
@@ -64,6 +66,8 @@ class Checkpoint:
     """Seconds; 0: the grace periods are those of the templates."""
     together: bool = False
     """The disruption of one pod ends all."""
+    responds: bool = False
+    """The operator answers the Evictions of the pods. Only with `together`."""
 
     @property
     def asked(self) -> bool:
@@ -103,7 +107,9 @@ def read_checkpoint(annotations: Mapping[str, str]) -> Checkpoint:
     if CHECKPOINT_GRACE not in annotations and ON_DISRUPTION not in annotations:
         return NO_CHECKPOINT
     seconds = read_grace(annotations.get(CHECKPOINT_GRACE, "")) or 0
-    return Checkpoint(min(seconds, MAX_GRACE), annotations.get(ON_DISRUPTION) == CHECKPOINT_ALL)
+    asked = annotations.get(ON_DISRUPTION)
+    responds = asked == CHECKPOINT_AND_RESPOND
+    return Checkpoint(min(seconds, MAX_GRACE), together=responds or asked == CHECKPOINT_ALL, responds=responds)
 
 
 def read_grace(text: str) -> int | None:

@@ -18,6 +18,7 @@ from trainop.engine.actions import Event, Notice, Patch, Plan
 from trainop.engine.admission import Judgement, judge
 from trainop.engine.checkpoint import doubt_checkpoint, end_together
 from trainop.engine.children import TRAINING_CHILDREN, ChildEvents, ChildSelection
+from trainop.engine.evictions import announce, respond
 from trainop.engine.extensions import (
     AVOID_BAD_NODES,
     BAD_NODE_AFTER,
@@ -194,6 +195,7 @@ class Kind(Words):
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
         interrupted, stalls or does not start."""
+        seen = announce(seen) if seen.evictions is not None else seen
         plan, asked = self.plan(seen), seen.job.metadata.annotations.keys()
         if PROGRESS in asked:
             plan = doubt_progress(seen, plan)
@@ -207,6 +209,7 @@ class Kind(Words):
             plan = bad_nodes.avoid_bad_nodes(seen, plan, restarts=self.restart is not None, counts=counts)
         if not asked.isdisjoint(_SAVING):
             plan = doubt_checkpoint(seen, end_together(seen, plan), restarts=self.restart is not None)
+        plan = respond(seen, plan, self.resource.kind) if seen.evictions is not None else plan
         plan = say_waiting(seen, plan)
         return keep_account(seen, report_dropped_fields(seen, plan) if seen.dropped_fields else plan)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
 from trainop.engine.bad_nodes import Avoidance
-from trainop.engine.checkpoint import raise_grace
+from trainop.engine.checkpoint import add_responder, raise_grace
 from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
 from trainop.engine.gang import policy_class
 from trainop.engine.in_place import rules_of
@@ -218,6 +218,8 @@ class Manifests:
             spec = self._avoidance.add_to(spec)
         if grace := self._job.extensions.checkpoint.grace:
             spec = raise_grace(spec, grace)
+        if self._options.answers_evictions:
+            spec = add_responder(spec)
         return keep_log_ends(spec, self._options.termination_message_policy)
 
     def _container(self, role: Role, raw: Json, added: RoleAdditions, with_variables: bool) -> Json:

@@ -249,6 +249,7 @@ _BY_REASON = {
     "PreemptionByScheduler": "was preempted by a pod of higher priority",
     "DeletionByTaintManager": "was evicted because its node has a taint that it does not tolerate",
     "EvictionByEvictionAPI": "was evicted by another client",
+    "EvictionRequested": "was asked to leave its node",
     "DeletionByPodGC": "was lost with its node",
     "NodeLost": "was lost with its node",
     "TerminationByKubelet": "was ended by its node",

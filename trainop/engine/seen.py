@@ -174,6 +174,75 @@ class PriorityClass(msgspec.Struct, frozen=True, gc=False):
     value: int = 0
 
 
+# What is read of an Eviction ------------------------------------------------------------------------------------------
+
+EVICTIONS = Resource("lifecycle.k8s.io", "v1alpha1", "evictions", "Eviction")
+"""Of Kubernetes 1.37 (`staging/src/k8s.io/api/lifecycle/v1alpha1/types.go`), not the subresource of pods."""
+RESPONDER = "trainop.kubeflow.org/checkpoint"
+"""The name of the operator in `spec.evictionResponders` of pods."""
+
+
+class EvictionPod(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    uid: str = ""
+
+
+class _EvictionTarget(msgspec.Struct, frozen=True, gc=False):
+    pod: EvictionPod | None = None
+
+
+class _EvictionSpec(msgspec.Struct, frozen=True, gc=False):
+    target: _EvictionTarget = _EvictionTarget()
+
+
+class _Requester(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    intent: str = ""
+
+
+class _TargetResponder(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    state: str = ""
+
+
+class _EvictionStatus(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    requesters: tuple[_Requester, ...] = ()
+    target_responders: tuple[_TargetResponder, ...] = ()
+    responders: tuple[Json, ...] = ()
+
+
+class Eviction(msgspec.Struct, frozen=True, gc=False):
+    """The fields of an Eviction that plans depend on. Of one that is not the operator's to answer, only the target."""
+
+    metadata: ChildMetadata = ChildMetadata()
+    spec: _EvictionSpec = _EvictionSpec()
+    status: _EvictionStatus = _EvictionStatus()
+
+    def __post_init__(self) -> None:
+        states = {each.name: each.state for each in self.status.target_responders}
+        if states.get(RESPONDER) != "Active" or not self.pod.uid or "completionTime" in self.answer:
+            msgspec.structs.force_setattr(self, "status", _EvictionStatus())
+
+    @property
+    def pod(self) -> EvictionPod:
+        """Its target; without a name if that is no pod."""
+        return self.spec.target.pod or EvictionPod()
+
+    @property
+    def answer(self) -> Json:
+        """What the operator has reported."""
+        return next((each for each in self.status.responders if each.get("name") == RESPONDER), {})
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits for the operator."""
+        return bool(self.status.target_responders)
+
+    @property
+    def requesters(self) -> str:
+        return ", ".join(each.name for each in self.status.requesters if each.intent == "Eviction")
+
+
 # What a plan depends on -----------------------------------------------------------------------------------------------
 
 
@@ -209,6 +278,8 @@ class Options:
     """None: gang scheduling is off."""
     progress: ProgressEndpoint | None = None
     """None: nobody takes reports of progress."""
+    answers_evictions: bool = False
+    """Pods get the operator as a responder. Set for a plan, of a job that asks for it."""
     waiting_after: float = 600.0
     """Seconds after which an unfinished job that does not move says what it waits for; 0: never."""
     installation: str = ""
@@ -239,6 +310,17 @@ class SeenGang:
     def priority(self, priority_class: str) -> int:
         """The value of a PriorityClass; 0 if it is not known."""
         return (self.priorities or {}).get(priority_class, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEvictions:
+    """What the Evictions of a job's pods depend on."""
+
+    unavailable: str = ""
+    """Why the operator can answer none; empty if it can."""
+    found: tuple[Eviction, ...] = ()
+    """Those that wait for the operator, of pods of the job, and of pods that the caches do not show and that have names
+    like those of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +371,8 @@ class Snapshot:
     serves_rules: bool | None = None
     """Whether the API server keeps the rules for restarts in place of the job's pods; None: it has not shown it to this
     process."""
+    evictions: SeenEvictions | None = None
+    """None if the job does not ask the operator to answer Evictions, and there are none."""
     silence: Silence | None = None
     """None if the job does not run, or is not watched for stalls."""
     taken: frozenset[tuple[str, str]] = frozenset()

@@ -10,7 +10,7 @@ from trainop.manifests.dashboard import dashboard_config_map
 from trainop.manifests.names import LABELS, METRICS_PORT, NAME, PROGRESS_PORT, RBAC, WEBHOOK_PORT
 from trainop.manifests.overlays import Component, Needed, json_patch
 from trainop.manifests.progress import progress
-from trainop.manifests.rbac import namespace_admin_role, standard_user_roles, transport_roles
+from trainop.manifests.rbac import component_roles, namespace_admin_role, standard_user_roles
 from trainop.manifests.secure_metrics import secure_metrics
 from trainop.manifests.webhook import required_webhooks
 from trainop.runtime import Json
@@ -49,9 +49,9 @@ def objects() -> dict[str, Sequence[Json]]:
 
 def components() -> dict[str, Component]:
     """The components of training-operator, by name."""
-    everywhere = {name: Component(objects=roles, needs=[EVERYWHERE]) for name, roles in transport_roles().items()}
+    everywhere = {name: Component(objects=roles, needs=[EVERYWHERE]) for name, roles in component_roles().items()}
     here = {
-        f"{name}-namespaced": Component(objects=roles, needs=[HERE]) for name, roles in transport_roles("Role").items()
+        f"{name}-namespaced": Component(objects=roles, needs=[HERE]) for name, roles in component_roles("Role").items()
     }
     return {
         "high-availability": Component(

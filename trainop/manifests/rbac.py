@@ -10,7 +10,7 @@ from trainop.engine.actions import Need
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import BACK_ENDS
 from trainop.engine.kind import Kind
-from trainop.engine.seen import Options
+from trainop.engine.seen import EVICTIONS, Options
 from trainop.engine.steps.rights import BINDING, ROLE
 from trainop.kinds.mpi.exec.kind import ACCOUNT
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1
@@ -114,6 +114,11 @@ def exec_rules() -> list[Json]:
     ]
 
 
+def eviction_rules() -> list[Json]:
+    """The additional permissions for jobs whose Evictions the operator answers."""
+    return [_rule([EVICTIONS], "get list watch"), _rule(["evictions/status"], "patch", EVICTIONS.group)]
+
+
 def review_rules() -> list[Json]:
     """The rights to ask the API server who the bearer of a token is, and what they may do. Reviews are objects of the
     cluster: no Role grants them."""
@@ -153,10 +158,10 @@ def cluster_role_binding(namespace: str | None = None) -> Json:
     return _binding("ClusterRole", NAME, namespace)
 
 
-def transport_roles(kind: str = "ClusterRole", namespace: str | None = None) -> dict[str, list[Json]]:
-    """The roles of the components for the transports of MPIJob, by name of the component. `kind` is ClusterRole, or
-    Role for rights in one namespace."""
-    rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules()}
+def component_roles(kind: str = "ClusterRole", namespace: str | None = None) -> dict[str, list[Json]]:
+    """The roles of the components that only add rights, by name of the component. `kind` is ClusterRole, or Role for
+    rights in one namespace."""
+    rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules(), "eviction-responder": eviction_rules()}
     return {
         name: [_role(kind, f"{NAME}-{name}", found), _binding(kind, f"{NAME}-{name}", namespace)]
         for name, found in rights.items()

@@ -40,6 +40,7 @@ _placed = partial(place, NAME)
 _SWITCHES = {
     "mpi-ssh": "The rights for MPIJobs with transport ssh (kubeflow.org/v2beta1).",
     "mpi-exec": "The rights for MPIJobs with transport exec (kubeflow.org/v1).",
+    "eviction-responder": "The rights for jobs whose Evictions the operator answers (Kubernetes 1.37, alpha).",
     "user-roles": "ClusterRoles for jobs, aggregated into the roles admin, edit and view of the cluster.",
     "network-policy": "Admits the scrapes of Prometheus and the API server's calls of webhooks, and nothing else.",
     "service-monitor": "For the Prometheus operator.",
@@ -176,7 +177,7 @@ def _components() -> dict[str, Sequence[Node]]:
         "progress": _placed(found["progress"]),
         "network-policy": list(map(monitoring.admitting, _placed(found["network-policy"]))),
     }
-    everywhere, some = rbac.transport_roles(), rbac.transport_roles("Role")
+    everywhere, some = rbac.component_roles(), rbac.component_roles("Role")
     parts |= {name: _everywhere_or_in_some(everywhere[name], some[name]) for name in everywhere}
     return {**parts, BESIDE: _beside()}
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from trainop.engine.checkpoint import raise_grace
+from trainop.engine.checkpoint import add_responder, raise_grace
 from trainop.engine.extensions import ANNOTATION_PREFIX, read_checkpoint
 from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
 from trainop.engine.manifests import keep_log_ends
@@ -149,6 +149,7 @@ def _finish(job: SshJob, spec: Json, options: Options) -> Json:
     """The spec with what depends on the operator's settings and on annotations that may change."""
     progress = access_of(job.metadata, MPI_V2, options.progress)
     spec = raise_grace(progress.add_to(spec) if progress else spec, read_checkpoint(job.metadata.annotations).grace)
+    spec = add_responder(spec) if options.answers_evictions else spec
     return keep_log_ends(spec, options.termination_message_policy)
 
 
