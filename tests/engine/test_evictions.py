@@ -371,6 +371,24 @@ def test_it_waits_for_no_longer_than_the_grace():
     assert not world.living()
 
 
+def of_gone(world: EvictingWorld) -> None:
+    del world.pods["j-worker-1"]
+
+
+def of_deleted(world: EvictingWorld) -> None:
+    world.delete("j-worker-1")
+
+
+@pytest.mark.parametrize("happens", [of_gone, of_deleted, of_pending, of_annotation_removed])
+def test_nothing_is_awaited_for_a_pod_that_saves_nothing(happens: Any):
+    world = started(RESPOND | {GRACE: "5m"})
+    report(world, stamp(-100))
+    world.evict("j-worker-1")
+    happens(world)
+    world.step()
+    assert not world.event_messages("CheckpointAwaited")
+
+
 def test_a_canceled_eviction_leaves_a_waiting_job_as_it_is():
     world = started(RESPOND | {GRACE: "5m"})
     report(world, stamp(-100))

@@ -19,6 +19,7 @@ import msgspec
 
 from trainop.engine.actions import Answer, Event, Notice, Plan
 from trainop.engine.checkpoint import DEFAULT_GRACE, find_obstacle
+from trainop.engine.disruptions import is_disrupted
 from trainop.engine.extensions import ON_DISRUPTION, read_checkpoint
 from trainop.engine.pod_status import PodCondition
 from trainop.engine.progress import read_checkpoint_time
@@ -79,7 +80,8 @@ def _announced(pod: Pod, eviction: Eviction) -> Pod:
 def _seconds_to_checkpoint(seen: Snapshot, eviction: Eviction) -> float:
     """Seconds for which the job may still run until its next checkpoint; 0 if it has reported one since the Eviction
     began, or reports none, or does not run."""
-    grace, raw = read_checkpoint(seen.job.metadata.annotations).grace, seen.job.raw.get("status")
+    checkpoint, raw = read_checkpoint(seen.job.metadata.annotations), seen.job.raw.get("status")
+    grace = checkpoint.grace if checkpoint.responds else 0
     began, saved = _began(eviction), read_checkpoint_time(raw) if isinstance(raw, dict) else None
     if not grace or began is None or saved is None or saved >= began or not Status(raw, seen.now).is_true(RUNNING):
         return 0.0
@@ -198,11 +200,19 @@ def _notices(seen: Snapshot, plan: Plan) -> Iterator[Notice]:
     if plan.waits is not None and (doubt := _find_doubt(seen)):
         text = f"metadata.annotations[{ON_DISRUPTION}]: the operator answers no Evictions of the pods: {doubt}"
         yield Notice("evictions", Event("Warning", "EvictionsNotAnswered", text))
-    waiting = [each.pod.name for each in _found(seen) if _seconds_to_checkpoint(seen, each) > 0]
-    if waiting and plan.waits is not None:
+    if plan.waits is not None and (waiting := sorted(_waiting(seen))):
         grace = read_checkpoint(seen.job.metadata.annotations).grace
-        text = f"Pod {min(waiting)} is asked to leave its node. The job runs on until it reports a checkpoint"
+        text = f"Pod {waiting[0]} is asked to leave its node. The job runs on until it reports a checkpoint"
         yield Notice("awaited", Event("Normal", "CheckpointAwaited", f"{text}, at most {grace} s"))
+
+
+def _waiting(seen: Snapshot) -> Iterator[str]:
+    """The names of the pods for which the job awaits its next checkpoint."""
+    waiting = {each.pod.uid: each for each in _found(seen) if _seconds_to_checkpoint(seen, each) > 0}
+    for pod in seen.pods:
+        eviction = None if pod.metadata.terminating else waiting.get(pod.metadata.uid)
+        if eviction is not None and is_disrupted(_announced(pod, eviction)):
+            yield pod.metadata.name
 
 
 def _find_doubt(seen: Snapshot) -> str:
