@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import importlib.util
 import json
 import os
 import signal
@@ -189,3 +190,31 @@ def test_a_program_does_not_load_what_only_the_embedded_cluster_needs(program: s
     code = f"import sys, trainop.cli, trainop.programs.{program}; print('rich' in sys.modules); import rich.console"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+BUILT_AND_FAILING = """
+import sys
+import trainop.cli  # first, as in the program
+import structlog
+from trainop.logs import LogSettings, configure_logs
+from trainop.programs.operator import build
+from trainop.programs.settings import Settings
+for encoder in ("console", "json"):
+    configure_logs(LogSettings(encoder=encoder))
+    build(Settings(), object())
+    try:
+        raise ValueError("of a reconcile")
+    except ValueError:
+        structlog.get_logger().exception("reconcile failed")
+print("rich" in sys.modules)
+"""
+
+
+def test_an_operator_that_logs_a_traceback_does_not_load_rich():
+    """With the extra installed, structlog's own console would print it with rich."""
+    assert importlib.util.find_spec("rich") is not None
+    command = [sys.executable, "-c", BUILT_AND_FAILING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "False"
+    assert (done.stdout + done.stderr).count("of a reconcile") >= 2
