@@ -102,7 +102,7 @@ test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and b
 	@$(BIN)/pytest --numprocesses=2 --dist=load e2e/takeover
 
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
-	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
+	@$(BIN)/python -m tests.simulation --family $(or $(FAMILY),all) $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
 
 frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator; installs several GB, once
 	@$(BIN)/python -m e2e.frameworks

@@ -636,3 +636,98 @@ def test_restarts_of_other_containers_are_the_concern_of_the_kubelet():
     world.settle()
     assert "failures" not in world.history
     assert world.is_true("Running")
+
+
+# Writes that fail, or an operator that is killed between them ---------------------------------------------------------
+
+
+def annotate_only(world: InPlaceWorld) -> None:
+    """A pass of which only the annotation is written."""
+    assert world.job is not None
+    made = kind_of(world.framework).decide(world.snapshot())
+    assert made.annotations
+    world.carry_out(replace(made, status=None, transitions=(), notices=(), actions=()))
+
+
+@pytest.mark.parametrize("kind", SOUND)
+@pytest.mark.parametrize("seen", ["exit", "restart", "end"])
+def test_a_failure_whose_status_was_not_written_is_told_by_the_next_pass(kind: str, seen: str):
+    world = started(kind)
+    first, *others = world.pods
+    world.exits(first, 7)
+    if seen != "exit":
+        world.removed(first)
+        world.starts(first)
+    if seen == "end":
+        world.restarts(*others, code=8)
+    annotate_only(world)
+    assert world.last_failure == {}
+    world.step()
+    assert world.is_true("Restarting")
+    assert not world.is_true("Running")
+    assert world.last_failure["attempt"] == 1
+    assert world.last_failure.get("exitCode") == (7 if seen == "exit" else None)
+    assert len(world.event_messages(f"{kind}Restarting")) == 1
+    assert world.counts["restarted"] == world.history["failures"] == 1
+    world.settle()
+    if seen == "end":
+        world.pass_time(1)
+        world.settle()
+        assert world.is_true("Running")
+    assert len(world.event_messages(f"{kind}Restarting")) == world.history["failures"] == 1
+
+
+@pytest.mark.parametrize("why", ["time-out", "too soon"])
+def test_pods_that_were_not_deleted_are_deleted_by_the_next_pass_and_not_counted_again(why: str):
+    world = started()
+    if why == "too soon":
+        for _ in range(4):
+            world.restarts(*world.pods)
+            world.settle()
+            world.pass_time(7)
+        world.restarts(*world.pods)
+    else:
+        world.restarts("j-worker-0")
+        world.settle()
+        world.pass_time(121)
+    annotate_only(world)
+    failures = world.history["failures"]
+    assert "burst" not in world.history
+    made = world.step()
+    assert sorted(names(made, pod_deleted)) == sorted(world.pods)
+    assert world.history["failures"] == failures
+    assert world.is_true("Restarting")
+    world.reap()
+    world.pass_time(300)
+    world.settle()
+    world.run()
+    world.settle()
+    assert world.is_true("Running")
+    assert world.history["failures"] == failures
+
+
+def test_the_attempt_is_that_of_the_job_and_not_of_the_container():
+    world = started(policy="ExitCode")
+    world.restarts(*world.pods, *world.pods, code=137)
+    world.settle()
+    world.pass_time(1)
+    world.settle()
+    assert world.is_true("Running")
+    ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    world.set_pod("j-worker-0", "Failed", containerStatuses=[world._container("j-worker-0") | {"state": ended}])
+    world.settle()
+    assert world.is_true("Failed")
+    assert world.last_failure["attempt"] == 2
+
+
+def test_a_pod_that_is_created_in_the_second_of_the_failure_need_not_restart():
+    world = started()
+    world.delete("j-worker-1")
+    del world.pods["j-worker-1"]
+    world.restarts("j-worker-0")
+    world.settle()
+    world.run("j-worker-1")
+    world.restarts("j-master-0")
+    world.settle()
+    assert world.is_true("Running")
+    assert world.history["failures"] == 1

@@ -2,6 +2,7 @@
 
 python -m tests.simulation --seeds 300            look for seeds that show a problem
 python -m tests.simulation --seed 42 [--log]      replay one seed, with its trace and all log lines
+python -m tests.simulation --family in-place      seeds of one family, which may be one that is numbered apart
 python -m tests.simulation --kills                kill the operator at every write of the small scenarios
 python -m tests.simulation --bugs                 how many seeds it takes to find each planted bug, as a table
 python -m tests.simulation --bugs --write         the same, written into docs/simulation.md
@@ -21,20 +22,25 @@ from tests.simulation import (  # noqa: F401  # each plants its own
     bugs_of_checkpoints,
     bugs_of_di,
     bugs_of_gangs,
+    bugs_of_in_place,
     bugs_of_jobs,
     bugs_of_mpi,
     bugs_of_ownership,
     bugs_of_waiting,
 )
 from tests.simulation.draw import draw_script
-from tests.simulation.examine import examine_seed, kills
-from tests.simulation.families import EVERY, seeds_of
+from tests.simulation.examine import examine, kills
+from tests.simulation.families import EVERY, IN_PLACE, SURVIVE, seeds_of
+from tests.simulation.in_place_draw import draw_in_place
 from tests.simulation.planting import BUGS, hunt
 from tests.simulation.small import scenarios
+from tests.simulation.survive_draw import draw_survivor
 from trainop.programs.schemes import FRAMEWORKS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BEGIN, END = "<!-- bugs: begin -->\n", "<!-- bugs: end -->\n"
+APART = {SURVIVE: draw_survivor, IN_PLACE: draw_in_place}
+"""Families whose seeds are numbered apart."""
 MOST_SEEDS = 300
 """Number of seeds within which a planted bug has to be found: three times the current maximum, because every change of
 the product changes what the seeds draw. A search ends at the first seed that shows a problem."""
@@ -44,7 +50,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulate the whole operator.")
     parser.add_argument("--seeds", type=int, default=300, help="how many to try (300)")
     parser.add_argument("--first", type=int, default=0, help="where to begin (0)")
-    parser.add_argument("--family", default="all", choices=("all", *EVERY), help="only seeds of this family (all)")
+    families = ("all", *EVERY, *APART)
+    parser.add_argument("--family", default="all", choices=families, help="only seeds of this family (all)")
     parser.add_argument("--seed", type=int, help="replay this one")
     parser.add_argument("--log", action="store_true", help="with the operator's log lines in the trace")
     parser.add_argument("--kills", action="store_true", help="kill the operator at every write of the small scenarios")
@@ -53,7 +60,7 @@ def main() -> int:
     options = parser.parse_args()
     gc.freeze()
     if options.seed is not None:
-        return replay(options.seed, options.log)
+        return replay(options.family, options.seed, options.log)
     if options.bugs:
         return print_bugs(options.first, options.write)
     return kill_everywhere() if options.kills else search(options.family, options.first, options.seeds)
@@ -64,9 +71,10 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def replay(seed: int, everything: bool) -> int:
-    verdict = examine_seed(seed, everything=everything)
-    say(f"{draw_script(seed)}\n")
+def replay(family: str, seed: int, everything: bool) -> int:
+    script = APART.get(family, draw_script)(seed)
+    verdict = examine(script, everything=everything)
+    say(f"{script}\n")
     for line in verdict.outcome.lines():
         say(line)
     say(f"\nseed {seed}: {verdict.problem or 'all is well'}")
@@ -76,8 +84,9 @@ def replay(seed: int, everything: bool) -> int:
 def search(family: str, first: int, count: int) -> int:
     begun, busy = time.perf_counter(), time.process_time()
     failed = virtual = 0
-    for seed in islice(seeds_of(family, first), count):
-        verdict = examine_seed(seed)
+    seeds = range(first, first + count) if family in APART else islice(seeds_of(family, first), count)
+    for seed in seeds:
+        verdict = examine(APART.get(family, draw_script)(seed))
         virtual += int(verdict.outcome.lasted)
         if verdict.problem:
             failed += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tests.simulation.draw import draw_script
 from tests.simulation.ends import same_end
+from tests.simulation.families import IN_PLACE, SURVIVE
 from tests.simulation.script import Script
 from tests.simulation.world import Kill, Outcome, play
 
@@ -22,7 +23,8 @@ class Verdict:
 
     @property
     def replay(self) -> str:
-        return f"make simulate SEED={self.seed}"
+        family, _, number = self.seed.rpartition(" ")
+        return f"make simulate SEED={number}" + (f" FAMILY={family}" if family in {SURVIVE, IN_PLACE} else "")
 
     def report(self) -> str:
         """The problem, the trace, and the command that replays it."""
@@ -50,10 +52,10 @@ def examine_seed(seed: int, *, everything: bool = False) -> Verdict:
     return examine(draw_script(seed), everything=everything)
 
 
-def first_problem(seeds: Iterable[int]) -> tuple[int, Verdict] | None:
+def first_problem(seeds: Iterable[int], check: Callable[[int], Verdict] = examine_seed) -> tuple[int, Verdict] | None:
     """The number of seeds until the first problem, and the problem; None if no seed shows one."""
     for number, seed in enumerate(seeds, start=1):
-        verdict = examine_seed(seed)
+        verdict = check(seed)
         if verdict.problem:
             return number, verdict
     return None

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import di_clients, gang_scheduler, intruders, mpi_users
+from tests.simulation import di_clients, gang_scheduler, in_place_node, intruders, mpi_users
 from tests.simulation.fate import OF_JOBS, OF_PODS
 from tests.simulation.fault_rates import FAIR
 from tests.simulation.loop import EPOCH
@@ -32,7 +32,7 @@ class Fairness:
         of_others = (
             OF_JOBS | di_clients.ACTS | di_clients.OF_SERVERS | intruders.ACTS | mpi_users.ACTS | gang_scheduler.ACTS
         )
-        harmless = (OF_PODS | of_others | {"deny"}) - {"vanish unseen"}
+        harmless = (OF_PODS | in_place_node.ACTS | of_others | {"deny"}) - {"vanish unseen"}
         only_pods = all(step.act in harmless for step in script.chaos)
         self._fair = (
             (patient or not script.gang)

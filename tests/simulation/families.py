@@ -10,6 +10,8 @@ from typing import NamedTuple
 MPI, GANG, DI, STILL = "mpi", "gang", "di", "still"
 SURVIVE = "survive"
 """Jobs that are watched; their scripts are numbered apart (`survive_draw.py`)."""
+IN_PLACE = "in-place"
+"""Jobs that restart in place; their scripts, too, are numbered apart (`in_place_draw.py`)."""
 EVERY = {MPI: (7, 5), GANG: (11, 6), DI: (13, 3), STILL: (17, 9)}
 """Family -> one seed in so many, from this one on. They have no divisor in common, or with the numbers of themes and of
 staged sequences, so that each theme loses as many."""

@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulation import di_clients, gang_scheduler, intruders, mpi_users
+from tests.simulation import di_clients, gang_scheduler, in_place_node, intruders, mpi_users
+from tests.simulation.node import Nodes
 from tests.simulation.planned_reports import REPORT, report
 from tests.simulation.replica import Replica
 from tests.simulation.script import Step
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OF_PODS = {"evict", "preempt", "vanish", "vanish unseen", "delete pod", "drain", "node"}
-OF_OBJECTS = OF_PODS | intruders.ACTS | intruders.LASTING | mpi_users.ACTS | gang_scheduler.ACTS | di_clients.ACTS
+OF_USERS = intruders.ACTS | intruders.LASTING | mpi_users.ACTS | di_clients.ACTS
+OF_OBJECTS = OF_PODS | in_place_node.ACTS | gang_scheduler.ACTS | OF_USERS
 OF_JOBS = {"jobs away", "jobs slow"}
 """What befalls the controller of batch Jobs."""
 BREAKDOWNS = {"outage", "no quorum", "no admission", "deny"}
@@ -63,8 +65,9 @@ class Fate:
     def _strike_objects(self, step: Step, rng: random.Random) -> bool:
         """Returns False if there is nothing to strike yet."""
         world = self._world
-        if step.act in OF_PODS:
-            return world.nodes.strike(step.act, rng, step.value or 0.0)
+        if step.act in OF_PODS | in_place_node.ACTS:
+            strike = in_place_node.strike if step.act in in_place_node.ACTS else Nodes.strike
+            return strike(world.nodes, step.act, rng, step.value or 0.0)
         if step.act in mpi_users.ACTS:
             return mpi_users.meddle(world, step.act, rng)
         if step.act in di_clients.ACTS:

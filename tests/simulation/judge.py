@@ -30,7 +30,7 @@ from tests.simulation.facts import (
 from tests.simulation.families import MPI
 from tests.simulation.oracle.kinds import KINDS, Job
 from tests.simulation.reports import is_progress
-from trainop.engine.extensions import CHECKPOINT_ALL, ON_DISRUPTION, RESTART_SCOPE, SCOPES
+from trainop.engine.extensions import CHECKPOINT_ALL, IN_PLACE, ON_DISRUPTION, RESTART_MODE, RESTART_SCOPE, SCOPES
 from trainop.engine.framework import Framework
 from trainop.engine.parse import ignored
 from trainop.engine.restart_history import RestartHistory
@@ -374,7 +374,7 @@ class Judge:
 def _scope(job: Json) -> str:
     """The restart scope of the job."""
     annotations = job["metadata"].get("annotations") or {}
-    if annotations.get(ON_DISRUPTION) == CHECKPOINT_ALL:
+    if annotations.get(ON_DISRUPTION) == CHECKPOINT_ALL or annotations.get(RESTART_MODE) == IN_PLACE:
         return "job"
     scope = str(annotations.get(RESTART_SCOPE, "pod")).lower()
     return scope if scope in SCOPES else "pod"

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any
 from unittest import mock
 
-from tests.simulation.examine import first_problem
+from tests.simulation.examine import examine, first_problem
 from tests.simulation.families import ThemeOf, seeds_of
 from tests.simulation.logs import NO_BUGS
+from tests.simulation.script import Script
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Bug:
     """Of those that show it most."""
     rare: bool = False
     """It takes many seeds: `make test` leaves it to unit tests, and `--bugs` finds it."""
+    draw: Callable[[int], Script] | None = None
+    """Draws its seeds, if they are numbered apart."""
 
 
 class BrokenPlantError(Exception):
@@ -39,10 +42,15 @@ BUGS: list[Bug] = []
 
 
 def bug(
-    text: str, family: str = "", theme: ThemeOf | None = None, *, rare: bool = False
+    text: str,
+    family: str = "",
+    theme: ThemeOf | None = None,
+    *,
+    rare: bool = False,
+    draw: Callable[[int], Script] | None = None,
 ) -> Callable[[Callable[[], AbstractContextManager[Any]]], None]:
     def enter(plant: Callable[[], AbstractContextManager[Any]]) -> None:
-        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant, family, theme, rare))
+        BUGS.append(Bug(plant.__name__.replace("_", " "), text, plant, family, theme, rare, draw))
 
     return enter
 
@@ -55,7 +63,10 @@ def hunt(planted: Bug, seeds: int, first: int = 0) -> tuple[int, str] | None:
     """The number of seeds of its family and theme until the bug is found, and the broken rule; None if it is not
     found. Raises `BrokenPlantError` if the operator fails instead of behaving wrongly: nothing but that was found."""
     with planted.plant():
-        found = first_problem(islice(seeds_of(planted.family, first, planted.theme), seeds))
+        if (draw := planted.draw) is None:
+            found = first_problem(islice(seeds_of(planted.family, first, planted.theme), seeds))
+        else:
+            found = first_problem(range(first, first + seeds), lambda seed: examine(draw(seed)))
     if found is None:
         return None
     number, verdict = found

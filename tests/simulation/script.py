@@ -146,6 +146,8 @@ class Script:
     """Pods never become ready."""
     reports: bool = False
     """Pods report progress."""
+    restart_rules: str = "kept"
+    """What the API server does with the restart rules of pods: `kept`, `dropped` or `refused`."""
 
     def without_faults(self) -> Script:
         return replace(self, chaos=(), encore=(), fault_rates=FAIR, calm_at=self.hold, stubborn=0.0, replicas=1)

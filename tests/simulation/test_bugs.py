@@ -9,6 +9,7 @@ from tests.simulation import (  # noqa: F401  # each plants its own
     bugs_of_checkpoints,
     bugs_of_di,
     bugs_of_gangs,
+    bugs_of_in_place,
     bugs_of_jobs,
     bugs_of_mpi,
     bugs_of_ownership,

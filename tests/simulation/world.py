@@ -14,10 +14,11 @@ from tests.simulation.di_node import DiNodes
 from tests.simulation.ends import end_state
 from tests.simulation.facts import owner_of
 from tests.simulation.fairness import Fairness
-from tests.simulation.families import DI, MPI, SURVIVE
+from tests.simulation.families import DI, IN_PLACE, MPI, SURVIVE
 from tests.simulation.fate import Fate
 from tests.simulation.fault_rates import FAIR
 from tests.simulation.gang_scheduler import GangScheduler, kinds_of_groups
+from tests.simulation.in_place_node import KEPT, InPlaceNodes
 from tests.simulation.job_controller import JobController
 from tests.simulation.judge import Judge, Violation
 from tests.simulation.logs import logs_into
@@ -28,6 +29,7 @@ from tests.simulation.node import Nodes
 from tests.simulation.oracle.accounts import Accounts
 from tests.simulation.oracle.di_observer import DiObserver
 from tests.simulation.oracle.gang_observer import GangObserver
+from tests.simulation.oracle.in_place_observer import InPlaceObserver
 from tests.simulation.oracle.mpi_observer import MpiObserver
 from tests.simulation.oracle.observer import Observer
 from tests.simulation.oracle.standstill import StandStill
@@ -49,11 +51,14 @@ from trainop.programs.settings import Settings
 from trainop.runtime.client.transport import Request, Response, Stream
 from trainop.runtime.objects.metadata import LEASES, NAMESPACES, PODS, Json
 
-CAST: Mapping[str, tuple[type[Observer | MpiObserver | DiObserver | SurviveObserver], type[Nodes]]] = {
+CAST: Mapping[
+    str, tuple[type[Observer | MpiObserver | DiObserver | SurviveObserver | InPlaceObserver], type[Nodes]]
+] = {
     "": (Observer, Nodes),
     MPI: (MpiObserver, MpiNodes),
     DI: (DiObserver, DiNodes),
     SURVIVE: (SurviveObserver, Nodes),
+    IN_PLACE: (InPlaceObserver, InPlaceNodes),
 }
 """By family of the script: who judges, and who plays the pods."""
 
@@ -138,6 +143,8 @@ class World:
         self.observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
         if isinstance(self.observer, SurviveObserver):
             self.observer.led_since = self._led_since
+        if isinstance(self.observer, InPlaceObserver):
+            self.observer.serves = script.restart_rules == KEPT
         self.nodes = nodes(self, random.Random(f"{script.seed}/nodes"))
         self.job_controller = JobController(self) if script.family == MPI else None
         self.di = DiSide(self, DI_SERVERS) if script.family == DI else None
@@ -321,7 +328,8 @@ class World:
 
     def serve(self, process: str, request: Request) -> Response | Stream:
         """The immediate response of the API server."""
-        answer: Response | Stream = at_once(self.server.answer(request))
+        read = self.nodes.read_rules(request) if isinstance(self.nodes, InPlaceNodes) else request
+        answer: Response | Stream = read if isinstance(read, Response) else at_once(self.server.answer(read))
         if request.method != "GET" and "/leases" not in request.path:
             self.note("server", f"{process}: {request.method} {request.path} {answer.status}")
         return answer

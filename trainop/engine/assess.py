@@ -27,7 +27,7 @@ from trainop.engine.in_place import Burst, find_burst
 from trainop.engine.job import Job
 from trainop.engine.restart_history import RestartHistory
 from trainop.engine.seen import Pod, Snapshot
-from trainop.engine.status import RESTARTS_IN_PLACE, Status
+from trainop.engine.status import RESTARTING, RESTARTS_IN_PLACE, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ def assess_job(
     tallies = {each.role.type: each.tally(void) for each in slots}
     findings.restarts = restartable(job, [*findings.restarts, *(_others(slots, findings) if restart_all else ())])
     watched = job.extensions.in_place and not findings.found and _is_watched(status)
-    burst = find_burst(slots, history, seen.now) if watched else None
+    told = status.is_true(RESTARTING)
+    burst = find_burst(slots, history, seen.now, told=told) if watched else None
     new_restarts = _count_bursts(count_new_restarts(job, findings, history), burst, history)
     deadline_in = seconds_to_deadline(job, status, seen.now)
     late = Limit.DEADLINE if deadline_in is not None and deadline_in <= 0 else None

@@ -233,6 +233,8 @@ def find_root_cause(
         for fatal in found.findings.fatal_failures
         for index in fatal.lost[:MAX_EXAMINED]
     ]
+    if job.extensions.in_place:  # restarts of containers are those of the job
+        standing = [replace(each, attempt=restarts + 1) for each in standing]
     in_place = [
         failure
         for role, pod in _restarted_in_place(found)
@@ -240,7 +242,6 @@ def find_root_cause(
     ]
     if not standing and (job.extensions.in_place or not in_place):
         return None
-    # A disruption follows from nothing, and the last burst of restarts in place is over.
     # A disruption follows from nothing, and the last burst of restarts in place is over.
     past = [] if found.findings.together or job.extensions.in_place else _join(in_place, remembered)
     cause = find_cause(standing, past)
@@ -261,12 +262,13 @@ def _find_cause_of_burst(
         attempt = place.restarts + burst.begins
         if (failure := past_failure_of(pod, place, now)) is not None:
             known.append(replace(failure, attempt=attempt))
-    if not known and burst.begins:
+    is_stored = remembered is not None and not burst.begins and remembered.attempt == attempt
+    if not known and not is_stored:
         ends = [failure_of(pod, place_of(role, pod), now) for role, pod in first]
         known = [replace(each, attempt=attempt, reason=each.reason or RESET) for each in ends]
     if not known:
         return None
-    if remembered is None or burst.begins or remembered.attempt != attempt:
+    if remembered is None or not is_stored:
         return find_cause(known)
     cause = find_cause(known, [replace(remembered, others=0)])
     return cause and replace(cause, others=max(cause.others, remembered.others))

@@ -29,6 +29,9 @@ BURST_TIMEOUT = 120.0
 """Seconds in which all replicas have to restart after the first has failed. Longer than the time after which JAX misses
 a heartbeat, 100 s; a rank that hangs in NCCL for ten minutes is restarted by recreation."""
 
+TELL_FOR = 1.0
+"""Seconds after which a restart that is over when it is seen ends, once the status has told of it."""
+
 RULES = "restartPolicyRules"
 RESTART_ALL = "RestartAllContainers"
 """Field and action of Kubernetes 1.36 (API `ContainerRestartRule`)."""
@@ -51,11 +54,11 @@ class Burst:
     begins: bool
     """It is not in the restart history yet."""
     settled: bool
-    """All replicas have restarted, and run."""
+    """All replicas have restarted, and run, and the status has told of it."""
     why: str
     """Why all pods are recreated instead; empty: they are not."""
     left: float
-    """Seconds until the time-out."""
+    """Seconds until the next look: the time-out, unless it is over."""
 
 
 # What a job asks for --------------------------------------------------------------------------------------------------
@@ -161,14 +164,16 @@ _OF_RULES = re.compile(r"spec\.containers\[\d+\]\.restartPolicy")
 # What has happened ----------------------------------------------------------------------------------------------------
 
 
-def find_burst(all_slots: Sequence[RoleSlots], history: RestartHistory, now: datetime) -> Burst | None:
+def find_burst(all_slots: Sequence[RoleSlots], history: RestartHistory, now: datetime, *, told: bool) -> Burst | None:
     """The restart in place that is under way or begins; None if there is none. Only of a job without a replica that is
-    down or disrupted, which is recreated."""
+    down or disrupted, which is recreated. `told`: the status says that the job restarts. Until then it is not over,
+    although all replicas may have restarted before the operator has looked: the status also says what failed, and its
+    first write may fail."""
     restarted = tuple((role, pod) for role, pod in _all_pods(all_slots) if _has_restarted(role, pod, history))
     since = history.burst
     if since is None and not restarted:
         return None
-    begins, began = since is None, since or now
+    begins, began = since is None, (since or now).replace(microsecond=0)
     left = BURST_TIMEOUT - (now - began).total_seconds()
     late = [pod for role, pod in _all_pods(all_slots) if not _takes_part(role, pod, history, began)]
     why = ""
@@ -179,8 +184,9 @@ def find_burst(all_slots: Sequence[RoleSlots], history: RestartHistory, now: dat
     elif late and not 0 < left <= 2 * BURST_TIMEOUT:  # beyond that the clock was set back
         why = f"{len(late)} replica(s) have not restarted in place within {BURST_TIMEOUT:.0f} s"
     all_run = all(_runs(role, pod) for role, pod in _all_pods(all_slots))
-    settled = not (why or late) and all_run and all(slots.full for slots in all_slots)
-    return Burst(restarted, begins, settled, why, left)
+    over = not (why or late) and all_run and all(slots.full for slots in all_slots)
+    settled = over and told and not begins
+    return Burst(restarted, begins, settled, why, TELL_FOR if over else left)
 
 
 def count_restarts(all_slots: Sequence[RoleSlots]) -> Mapping[str, int]:
@@ -199,9 +205,10 @@ def _has_restarted(role: Role, pod: Pod, history: RestartHistory) -> bool:
 
 
 def _takes_part(role: Role, pod: Pod, history: RestartHistory, began: datetime) -> bool:
-    """Whether the pod restarts in the burst, or is newer than it."""
+    """Whether the pod restarts in the burst, or is newer than it. No program fails in the second in which its pod is
+    created, which times do not tell apart."""
     created = read_time(pod.metadata.creation_timestamp)
-    return (created is not None and created > began) or _has_restarted(role, pod, history)
+    return (created is not None and created >= began) or _has_restarted(role, pod, history)
 
 
 def _runs(role: Role, pod: Pod) -> bool:

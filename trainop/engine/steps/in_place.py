@@ -53,6 +53,7 @@ def _follow_burst(builder: ReplicasBuilder, found: Assessment, burst: Burst) -> 
     history = found.history
     if burst.begins:
         history.begin_burst(WHOLE_JOB, builder.seen.now)
+    if burst.begins or not builder.status.is_true(RESTARTING):  # the status may not have been written when it began
         text = _describe(builder, burst)
         builder.status.set(RESTARTING, builder.reason(RESTARTING), text)
         builder.event(builder.reason(RESTARTING), text, "Warning")
