@@ -30,6 +30,7 @@ PARTIAL = {
     "tests/controllers/test_admission.py: test_rules_of_one_kind": "rules that only one kind has",
     "tests/controllers/test_begun.py: CASES": "fields that only some kinds have",
     "tests/controllers/test_hostile.py: OWN_FIELDS": "fields that only some kinds have",
+    "tests/run/test_script.py: SHAPES": "kinds of which each replica runs the same program",
     "tests/explain/test_launching.py: WRONG": "commands that contradict what some kinds set",
 }
 """Literals that may leave out any kind, and why."""

@@ -195,25 +195,6 @@ async def test_an_eviction_triggers_a_reconcile_and_is_answered():
     assert '"disruptions":1' in shell.job()["metadata"]["annotations"][HISTORY]
 
 
-@virtual_time
-async def test_an_answer_triggers_no_reconcile_and_a_cancellation_does():
-    shell = await started()
-    job = shell.job()
-    shell.client.put(JOBS, job | {"spec": job["spec"] | {"pytorchReplicaSpecs": "x"}})  # it cannot be restarted
-    shell.show()
-    show(shell, since_now(shell, pod(shell)))
-    await shell.look()
-    while await shell.woken():
-        pass
-    found = shell.client.objects[EVICTIONS, Key("ns", "e")]
-    assert "message" in said(shell)
-    show(shell, found)
-    assert not await shell.woken()
-    found["status"]["targetResponders"][0]["state"] = "Canceled"
-    show(shell, found)
-    assert await shell.woken()
-
-
 @pytest.mark.parametrize("target", [{"name": "j-worker-1", "uid": "other"}, {"name": "x", "uid": "x"}, None])
 @virtual_time
 async def test_an_eviction_of_another_pod_triggers_nothing(target: Json | None):
@@ -259,7 +240,7 @@ async def test_the_eviction_of_an_unknown_pod_is_left_alone():
 @pytest.mark.parametrize(
     ("error", "requeued"),
     [
-        (api_error(409, "Conflict"), True),
+        (api_error(409, "Conflict"), False),
         (api_error(404, "NotFound"), False),
         (api_error(403, "Forbidden"), True),
         (api_error(422, "Invalid"), True),

@@ -33,8 +33,6 @@ from trainop.runtime.lowlevel import HandlerFunctions
 
 SYNC_CHECK, SYNC_LIMIT = 0.1, 10.0
 """Seconds between two looks at a cache that is new, and until its jobs go on without it."""
-LOOK_SOON = 1.0
-"""Seconds until an answer to an Eviction that has changed is planned anew."""
 RETRY = 20.0
 """Seconds until an answer that was refused is tried again."""
 
@@ -63,7 +61,7 @@ class EvictionCache:
         """None until a job has asked."""
 
     def listen(self, pods: Store[Pod], keys_of: _KeysOf, add: Callable[[Key], None]) -> None:
-        """`add` is called with the keys of the jobs of those `pods` whose Eviction begins to wait, or ends it."""
+        """`add` is called with the keys of the cached `pods` of which an Eviction is created or changed."""
         self._listeners.append((pods, keys_of, add))
 
     def seconds_to_wait(self) -> float:
@@ -74,15 +72,10 @@ class EvictionCache:
                 EVICTIONS, decode_eviction, indices=indices, optional=True, permission_optional=True
             )
             self.informer.may_be_forbidden = True
-            self.informer.add_handler(HandlerFunctions(self._tell, self._tell_change))
+            self.informer.add_handler(HandlerFunctions(self._tell, lambda _, new: self._tell(new)))
             self._opened_at = self._clock.monotonic()
         waited = self._clock.monotonic() - self._opened_at
         return 0.0 if self.informer.synced or waited >= SYNC_LIMIT else SYNC_CHECK
-
-    def _tell_change(self, old: Eviction, new: Eviction) -> None:
-        """Answers change nothing: those of a large job would trigger one reconcile after the other."""
-        if old.active != new.active:
-            self._tell(new)
 
     def _tell(self, eviction: Eviction) -> None:
         target = eviction.pod
@@ -131,7 +124,7 @@ def _find_obstacle(informer: Informer[Eviction], namespace: str, installation: s
 
 
 async def answer_eviction(client: Client, job: Unstructured, action: Answer, outcome: Outcome) -> None:
-    """Writes the answer. If the Eviction has changed meanwhile, the next pass does."""
+    """Writes the answer. The Eviction may have been changed or deleted meanwhile: its event comes soon."""
     namespace = job.metadata.namespace
     try:
         if action.unless_pod is not None and await _exists(client, namespace, *action.unless_pod):
@@ -139,10 +132,8 @@ async def answer_eviction(client: Client, job: Unstructured, action: Answer, out
         body = {"metadata": {"resourceVersion": action.version}, **action.body}
         await client.patch(EVICTIONS, action.name, namespace, body, subresource="status", metadata_only=True)
         log.debug("eviction answered", eviction=action.name)
-    except NotFoundError:
+    except (NotFoundError, ConflictError):
         return
-    except ConflictError:
-        outcome.wait(LOOK_SOON)
     except (ApiError, ConnectionError, TimeoutError) as error:
         log.warning("eviction not answered", eviction=action.name, error=str(error))
         outcome.wait(RETRY)

@@ -51,34 +51,14 @@ class _State(NamedTuple):
     done: bool = False
 
 
-class _Facts(NamedTuple):
-    """What of the job all its Evictions depend on."""
-
-    now: datetime
-    """The wall clock."""
-    responds: bool
-    grace: int
-    finished: bool
-    saved: datetime | None
-    """When it has reported its last checkpoint; None if it reports none, or does not run."""
-
-
-def _read(seen: Snapshot) -> _Facts:
-    raw, checkpoint = seen.job.raw.get("status"), read_checkpoint(seen.job.metadata.annotations)
-    status = Status(raw, seen.now)
-    saved = read_checkpoint_time(raw) if isinstance(raw, dict) and status.is_true(RUNNING) else None
-    return _Facts(seen.wall or seen.now, checkpoint.responds, checkpoint.grace, status.finished, saved)
-
-
 # What an Eviction does ------------------------------------------------------------------------------------------------
 
 
 def announce(seen: Snapshot) -> Snapshot:
     """The snapshot, in which the pods whose Evictions are due have the condition by which a plan knows pods that are
     about to end. That restarts the job."""
-    facts = _read(seen)
-    due = {each.pod.uid: each for each in _found(seen) if _seconds_to_checkpoint(facts, each) <= 0}
-    if not due or not facts.responds:
+    due = {each.pod.uid: each for each in _found(seen) if _seconds_to_checkpoint(seen, each) <= 0}
+    if not due or not read_checkpoint(seen.job.metadata.annotations).responds:
         return seen
     pods = (_announced(pod, due[uid]) if (uid := pod.metadata.uid) in due else pod for pod in seen.pods)
     return replace(seen, pods=tuple(pods))
@@ -97,19 +77,25 @@ def _announced(pod: Pod, eviction: Eviction) -> Pod:
     return msgspec.structs.replace(pod, status=status)
 
 
-def _seconds_to_checkpoint(facts: _Facts, eviction: Eviction) -> float:
+def _seconds_to_checkpoint(seen: Snapshot, eviction: Eviction) -> float:
     """Seconds for which the job may still run until its next checkpoint; 0 if it has reported one since the Eviction
-    began, or awaits none."""
-    began = _began(eviction)
-    if not (facts.responds and facts.grace) or began is None or facts.saved is None or facts.saved >= began:
+    began, or reports none, or does not run."""
+    checkpoint, raw = read_checkpoint(seen.job.metadata.annotations), seen.job.raw.get("status")
+    grace = checkpoint.grace if checkpoint.responds else 0
+    began, saved = _began(eviction), read_checkpoint_time(raw) if isinstance(raw, dict) else None
+    if not grace or began is None or saved is None or saved >= began or not Status(raw, seen.now).is_true(RUNNING):
         return 0.0
-    left = facts.grace - (facts.now - began).total_seconds()
-    return max(0.0, left) if left <= facts.grace + PATIENCE else 0.0  # beyond that the clock was set back
+    left = grace - (_wall(seen) - began).total_seconds()
+    return max(0.0, left) if left <= grace + PATIENCE else 0.0  # beyond that the clock was set back
 
 
 def _began(eviction: Eviction) -> datetime | None:
     began = eviction.answer.get("startTime")
     return read_time(began) if isinstance(began, str) else None
+
+
+def _wall(seen: Snapshot) -> datetime:
+    return seen.wall or seen.now
 
 
 # What the operator answers --------------------------------------------------------------------------------------------
@@ -118,57 +104,57 @@ def _began(eviction: Eviction) -> datetime | None:
 def respond(seen: Snapshot, plan: Plan, kind: str) -> Plan:
     """The plan of a job of this kind, with the answers to the Evictions of its pods, and one Warning if it asks for
     some that the operator cannot give."""
-    facts, name = _read(seen), f"{kind} {seen.job.metadata.name}"
+    name = f"{kind} {seen.job.metadata.name}"
     pods = {pod.metadata.uid: pod for pod in seen.pods}
     answers: list[Answer] = []
     again = [] if plan.requeue_after is None else [plan.requeue_after]
     for eviction in _found(seen):
         target = eviction.pod
         pod = pods.get(target.uid)
-        state = _find_state(facts, name, eviction, pod)
-        wait = _seconds_to_report(facts, eviction, state)
+        state = _find_state(seen, name, eviction, pod)
+        wait = _seconds_to_report(seen, eviction, state)
         if wait > 0:
             again.append(min(wait, state.look_in))
             continue
         gone = (target.name, target.uid) if pod is None else None
-        metadata, body = eviction.metadata, _patch(facts, eviction, state)
+        metadata, body = eviction.metadata, _patch(seen, eviction, state)
         answers.append(Answer(metadata.name, metadata.resource_version, body, gone))
         if not state.done:
             again.append(min(HEARTBEAT, state.look_in))
     return replace(
         plan,
         actions=(*plan.actions, *answers),
-        notices=(*plan.notices, *(_notices(seen, facts) if plan.waits is not None else ())),
+        notices=(*plan.notices, *_notices(seen, plan)),
         requeue_after=min(again, default=None),
     )
 
 
-def _find_state(facts: _Facts, name: str, eviction: Eviction, pod: Pod | None) -> _State:
+def _find_state(seen: Snapshot, name: str, eviction: Eviction, pod: Pod | None) -> _State:
     if pod is None or pod.status.phase in ("Succeeded", "Failed"):
         return _State("The pod has ended", done=True)
     if pod.metadata.terminating:
-        return _find_end(name, pod, facts.now)
-    if text := _find_reason_to_pass(facts, name, pod):
+        return _find_end(name, pod, _wall(seen))
+    if text := _find_reason_to_pass(seen, name, pod):
         return _State(text, done=True)
-    return _find_beginning(facts, name, eviction, pod)
+    return _find_beginning(seen, name, eviction, pod)
 
 
-def _find_reason_to_pass(facts: _Facts, name: str, pod: Pod) -> str:
+def _find_reason_to_pass(seen: Snapshot, name: str, pod: Pod) -> str:
     """Why nothing is saved before the pod is evicted; empty if it is."""
-    if facts.finished:
+    if Status(seen.job.raw.get("status"), seen.now).finished:
         return f"{name} has ended: the pod has nothing to save"
-    if not facts.responds:
+    if not read_checkpoint(seen.job.metadata.annotations).responds:
         return f"{name} asks for nothing before its pods are evicted"
     return "The pod has not started: it has nothing to save" if pod.status.phase == "Pending" else ""
 
 
-def _find_beginning(facts: _Facts, name: str, eviction: Eviction, pod: Pod) -> _State:
+def _find_beginning(seen: Snapshot, name: str, eviction: Eviction, pod: Pod) -> _State:
     """Of a pod that is still to be ended."""
-    now = facts.now
-    if (left := _seconds_to_checkpoint(facts, eviction)) > 0:
+    now, checkpoint = _wall(seen), read_checkpoint(seen.job.metadata.annotations)
+    if (left := _seconds_to_checkpoint(seen, eviction)) > 0:
         text = f"{name} runs on until it reports its next checkpoint. Then all of its replicas save and end"
         return _State(text, now + timedelta(seconds=left), left)
-    left = PATIENCE + facts.grace - (now - (_began(eviction) or now)).total_seconds()
+    left = PATIENCE + checkpoint.grace - (now - (_began(eviction) or now)).total_seconds()
     if left <= 0:
         return _State(f"The operator could not ask the replicas of {name} to save in time", done=True)
     grace = DEFAULT_GRACE if pod.spec.grace is None else pod.spec.grace
@@ -184,20 +170,20 @@ def _find_end(name: str, pod: Pod, now: datetime) -> _State:
     return _State(f"All replicas of {name} save and end", max(end, now), left)
 
 
-def _seconds_to_report(facts: _Facts, eviction: Eviction, state: _State) -> float:
+def _seconds_to_report(seen: Snapshot, eviction: Eviction, state: _State) -> float:
     last, said = eviction.answer.get("heartbeatTime"), eviction.answer.get("message")
     at = read_time(last) if isinstance(last, str) else None
     if at is None or state.done:
         return 0.0
-    return (HEARTBEAT if said == state.text else CHANGE) - max(0.0, (facts.now - at).total_seconds())
+    return (HEARTBEAT if said == state.text else CHANGE) - max(0.0, (_wall(seen) - at).total_seconds())
 
 
-def _patch(facts: _Facts, eviction: Eviction, state: _State) -> Json:
+def _patch(seen: Snapshot, eviction: Eviction, state: _State) -> Json:
     """All entries, of which only that of the operator is changed: a merge patch replaces a list as a whole. A time
     never goes back, or the API server refuses it."""
     mine = eviction.answer
     given = (read_time(text) for text in (mine.get("startTime"), mine.get("heartbeatTime")) if isinstance(text, str))
-    now = timestamp(max((facts.now, *(each for each in given if each is not None))))
+    now = timestamp(max((_wall(seen), *(each for each in given if each is not None))))
     made = {**mine, "heartbeatTime": now, "message": cut(state.text, MAX_TEXT)}
     if state.until is not None:
         made["expectedCompletionTime"] = max(now, timestamp(state.until))
@@ -210,18 +196,19 @@ def _patch(facts: _Facts, eviction: Eviction, state: _State) -> Json:
 # What is said of it ---------------------------------------------------------------------------------------------------
 
 
-def _notices(seen: Snapshot, facts: _Facts) -> Iterator[Notice]:
-    if facts.responds and (doubt := _find_doubt(seen)):
+def _notices(seen: Snapshot, plan: Plan) -> Iterator[Notice]:
+    if plan.waits is not None and (doubt := _find_doubt(seen)):
         text = f"metadata.annotations[{ON_DISRUPTION}]: the operator answers no Evictions of the pods: {doubt}"
         yield Notice("evictions", Event("Warning", "EvictionsNotAnswered", text))
-    if waiting := sorted(_waiting(seen, facts)):
+    if plan.waits is not None and (waiting := sorted(_waiting(seen))):
+        grace = read_checkpoint(seen.job.metadata.annotations).grace
         text = f"Pod {waiting[0]} is asked to leave its node. The job runs on until it reports a checkpoint"
-        yield Notice("awaited", Event("Normal", "CheckpointAwaited", f"{text}, at most {facts.grace} s"))
+        yield Notice("awaited", Event("Normal", "CheckpointAwaited", f"{text}, at most {grace} s"))
 
 
-def _waiting(seen: Snapshot, facts: _Facts) -> Iterator[str]:
+def _waiting(seen: Snapshot) -> Iterator[str]:
     """The names of the pods for which the job awaits its next checkpoint."""
-    waiting = {each.pod.uid: each for each in _found(seen) if _seconds_to_checkpoint(facts, each) > 0}
+    waiting = {each.pod.uid: each for each in _found(seen) if _seconds_to_checkpoint(seen, each) > 0}
     for pod in seen.pods:
         eviction = None if pod.metadata.terminating else waiting.get(pod.metadata.uid)
         if eviction is not None and is_disrupted(_announced(pod, eviction)):
@@ -229,8 +216,9 @@ def _waiting(seen: Snapshot, facts: _Facts) -> Iterator[str]:
 
 
 def _find_doubt(seen: Snapshot) -> str:
-    """Why the operator is no responder of the pods; empty if it is."""
-    if seen.evictions is not None and seen.evictions.unavailable:
+    if seen.evictions is None or not read_checkpoint(seen.job.metadata.annotations).responds:
+        return ""
+    if seen.evictions.unavailable:
         return seen.evictions.unavailable
     if seen.options.gang is not None and seen.options.gang.in_tree:
         return find_obstacle({"schedulingGroup": {"podGroupName": seen.job.metadata.name}})

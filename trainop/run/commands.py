@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from rich.console import Console
 
 from trainop.engine.durations import parse_duration
 from trainop.local.cluster import ClusterOptions
-from trainop.run.documents import BadInputError, read
+from trainop.run.documents import BadInputError, Document, from_objects, read, to_yaml
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
+from trainop.run.script import find_script, make_objects, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
 
@@ -60,11 +61,25 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
     raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 10m or 1h30m, or 0")
 
 
-_FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+class _ScriptCommand(click.Command):
+    """Says where the arguments of a script belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            script = next((each for each in given if each.endswith(".py")), None)
+            if script is not None:
+                text = f"{error.message} Arguments of the script follow --: trainop run {script} -- {error.option_name}"
+                raise click.NoSuchOption(error.option_name, text, ctx=ctx) from None
+            raise
 
 
-@click.command("run")
-@_FILES
+@click.command("run", cls=_ScriptCommand)
+@click.argument("files", nargs=-1)
+@script_options
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print the manifest of a script's job, and do not run it.")
 @click.option("--keep", is_flag=True, help="Keep the cluster running after the jobs have finished, until Ctrl-C.")
 @click.option(
     "--start-timeout",
@@ -86,11 +101,12 @@ _FILES = click.argument("files", nargs=-1, required=True, type=click.Path(path_t
 @_DIRECTORY
 @_PORT
 def run_command(
-    files: tuple[Path, ...], keep: bool, start_timeout: float, silent_after: float, progress: bool, **options: Any
+    files: tuple[str, ...], *, as_yaml: bool, data: Path | None, network: Any, port: int, **options: Any
 ) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
 
-    FILES are YAML or JSON files with any number of objects, folders of them, or - for standard input.
+    FILES are YAML or JSON files with any number of objects, folders of them, or - for standard input. Or the first is a
+    Python script, of which a job is made, and its arguments follow --: trainop run train.py --nproc 4 -- --epochs 3
 
     Containers run as processes in the current environment and folder; images are not used. Ctrl-C and SIGTERM stop pods
     as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
@@ -99,19 +115,33 @@ def run_command(
     Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
 
+    session = {name: options.pop(name) for name in ("keep", "start_timeout", "silent_after", "progress")}
+
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
-        return run_documents(
-            read(files),
-            _cluster(**options),
-            console,
-            keep=keep,
-            start_timeout=start_timeout,
-            silent_after=silent_after,
-            progress=progress,
-            interrupts=interrupts,
-        )
+        documents, every_replica = _find_documents(files, options, as_yaml)
+        cluster = _cluster(data=data, network=network, port=port)
+        return run_documents(documents, cluster, console, every_replica=every_replica, interrupts=interrupts, **session)
 
     sys.exit(_run(start))
+
+
+def _find_documents(files: Sequence[str], options: dict[str, Any], as_yaml: bool) -> tuple[Sequence[Document], bool]:
+    """The objects in the files, or the job of a script, and whether every replica has to end. With `as_yaml` prints the
+    job, and exits. Raises `BadInputError`."""
+    script = find_script(files, options)
+    if script is None and not files:
+        raise click.UsageError("Missing argument 'FILES...': manifests, or a Python script")
+    if script is None and as_yaml:
+        raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
+    if script is None:
+        return read(map(Path, files)), False
+    objects = make_objects(script)
+    if as_yaml:
+        click.echo(to_yaml(objects), nl=False)
+        sys.exit(0)
+    if script.image:
+        raise BadInputError("--image is for a cluster, with --yaml; here images are not used")
+    return from_objects(objects, f"the job of {script.target}"), script.all_end
 
 
 @click.command("cluster")

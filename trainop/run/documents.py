@@ -24,6 +24,8 @@ from trainop.run.positions import ExpansionError, Place, Positions, check_size
 from trainop.runtime import Json, Key
 
 STANDARD_INPUT = Path("-")
+_SCHEMES = (("http:",), ("https:",))
+"""The first parts of paths that are URLs."""
 
 
 class BadInputError(Exception):
@@ -66,6 +68,9 @@ def read(paths: Iterable[Path]) -> list[Document]:
     with `generateName` get a name. Raises `BadInputError`."""
     found: list[Document] = []
     for path in paths:
+        if path.parts[:1] in _SCHEMES:
+            url = str(path).replace(":/", "://", 1)
+            raise BadInputError(f"{url}: URLs are not read; expected a file, or curl -fsSL {url} | trainop run -")
         files = sorted(p for p in path.iterdir() if p.suffix in {".yaml", ".yml", ".json"}) if path.is_dir() else [path]
         if not files:
             raise BadInputError(f"{path}: no .yaml, .yml or .json file in this folder")
@@ -75,6 +80,31 @@ def read(paths: Iterable[Path]) -> list[Document]:
                 raise BadInputError(f"{_place(file)}: empty; expected objects with apiVersion, kind, metadata and spec")
             found += objects
     return found
+
+
+def from_objects(objects: Iterable[Json], file: str) -> list[Document]:
+    """Objects that are in no file, as if `file` had them. Raises `BadInputError`."""
+    return [found for node, value in _load(to_yaml(objects)) for found in _objects(value, node, file)]
+
+
+def to_yaml(objects: Iterable[Json]) -> str:
+    """The objects as one YAML stream."""
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """For people: repeats what stands in several places, as anchors would join parts that they edit, and shows texts
+    line by line."""
+
+    def ignore_aliases(self, data: object) -> bool:  # of the base class
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def _read_file(path: Path) -> Iterator[Document]:

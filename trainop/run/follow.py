@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,6 +20,7 @@ from trainop.engine.restart_history import RestartHistory
 from trainop.explain import Failure, describe, describe_cause
 from trainop.explain.why.reported import read_reported
 from trainop.local.node.pods.container import NO_COMMAND
+from trainop.run.ending import wait_for_all
 from trainop.run.exits import Exits
 from trainop.run.logview import LogView
 from trainop.run.screen import JobView, Replica, Screen
@@ -46,6 +47,8 @@ _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _JOB_ROLE = "training.kubeflow.org/job-role"
 """Pods of MPIJobs with transport ssh have no replica type, and their launcher belongs to a Job of the MPIJob."""
 _INDEX = "training.kubeflow.org/replica-index"
+_UNFINISHED = frozenset({"Pending", "Running"})
+"""Phases of pods."""
 _STARTED = frozenset({"Running", "Restarting", "Succeeded", "Failed"})
 _BACK_OFF = re.compile(r"back-off (\S+) restarting")
 _NO_COMMAND = NO_COMMAND.partition(":")[0]
@@ -86,6 +89,7 @@ class Follower:
     """Shows the progress of `jobs` on `screen`, with handlers that it adds to informers of `cache`.
 
     `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
+    `every_replica`: a job that has succeeded is followed until its last replica has ended, and must not have failed.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Follower:
         save_log: SaveLog,
         start_timeout: float,
         silence: SilenceWatch,
+        every_replica: bool = False,
     ) -> None:
         self._silence = silence
         self._client = client
@@ -113,7 +118,9 @@ class Follower:
         self._pods: dict[str, Replica] = {}
         """By pod name."""
         self._warned: set[tuple[str, str, str]] = set()
-        self._all_ended = asyncio.Event()
+        self._all_ended, self._moved = asyncio.Event(), asyncio.Event()
+        """All jobs have ended; the state of a pod has changed."""
+        self._every_replica = every_replica
         self._speaker = Speaker(lambda: [log for run, log in self._streams.items() if run in self._ended_runs])
         for resource in {job.resource for job in jobs}:
             cache.informer(resource, decode_unstructured).add_handler(
@@ -133,6 +140,8 @@ class Follower:
         try:
             async with self._silence.watching(self._open_jobs):
                 await self._all_ended.wait()
+            if self._every_replica:
+                await self._wait_for_replicas()
             if still_running := [stream for run, stream in self._streams.items() if run not in self._ended_runs]:
                 await asyncio.wait(still_running, timeout=_LOG_GRACE)
             if ended := [stream for run, stream in self._streams.items() if run in self._ended_runs]:
@@ -143,6 +152,17 @@ class Follower:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+    async def _wait_for_replicas(self) -> None:
+        """The state of a job depends on one replica only, and the others may still be at work."""
+        if any(job.ended != "Succeeded" for job in self._jobs.values()):
+            return
+        unfinished = partial(_in_phases, self._pods.values(), _UNFINISHED)
+        await wait_for_all(unfinished, self._moved, partial(self._screen.note, style="yellow"), _LOG_GRACE)
+        for job in self._jobs.values():
+            if failed := _in_phases(job.view.replicas.values(), {"Failed"}):
+                job.ended = "Failed"
+                self._screen.note(f"{failed} failed after the job had succeeded", style="bold red")
 
     def _open_jobs(self) -> list[JobView]:
         return [job.view for job in self._jobs.values() if not job.ended]
@@ -235,12 +255,14 @@ class Follower:
             self._record_exit(job, replica, pod)
         self._check_startable(job, replica, all_containers)
         self._speaker.notify()
+        self._moved.set()
 
     def on_pod_deleted(self, key: Key) -> None:
         """Marks a replica whose pod was deleted while it ran, until it has a new pod."""
         replica = self._pods.get(key.name)
         if replica is not None and replica.phase not in {"Succeeded", "Failed"}:
             replica.phase = "Deleted"
+        self._moved.set()
 
     def _replica_of(self, pod: Unstructured) -> tuple[FollowedJob | None, Replica | None]:
         owner, labels = pod.metadata.controller, pod.metadata.labels
@@ -331,6 +353,10 @@ class Follower:
             if about.get("kind") == "Pod" and str(about.get("name")).startswith(f"{job.key.name}-"):
                 return True
         return False
+
+
+def _in_phases(replicas: Iterable[Replica], phases: Collection[str]) -> str:
+    return ", ".join(sorted(each.name for each in replicas if each.phase in phases))
 
 
 def _identity(cause: Failure | None) -> str:

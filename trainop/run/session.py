@@ -47,6 +47,7 @@ async def run_documents(
     start_timeout: float = DEFAULT_TIMEOUT,
     silent_after: float = DEFAULT_SILENCE,
     progress: bool = False,
+    every_replica: bool = False,
     interrupts: Interrupts | None = None,
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
@@ -54,6 +55,7 @@ async def run_documents(
     Raises `BadInputError` for invalid objects before anything is started. `start_timeout` in seconds: a job without a
     started container by then counts as failed; 0 disables the timeout. `silent_after` in seconds: the stacks of a
     running job that printed nothing for that long are shown; 0 disables that. `progress`: all jobs can report theirs.
+    `every_replica`: see `Follower`.
     """
     jobs = find_jobs(documents)
     interrupts = interrupts or Interrupts()
@@ -64,7 +66,13 @@ async def run_documents(
                 await _serve_replicas(cluster, output)
             await apply(cluster.client, documents)
             code = await _follow(
-                cluster, jobs, output, options.directory, start_timeout=start_timeout, silent_after=silent_after
+                cluster,
+                jobs,
+                output,
+                options.directory,
+                start_timeout=start_timeout,
+                silent_after=silent_after,
+                every_replica=every_replica,
             )
             if keep:
                 output.print(Text(f"The cluster keeps running until Ctrl-C.\n{_export(cluster)}"))
@@ -165,6 +173,7 @@ async def _follow(
     *,
     start_timeout: float,
     silent_after: float,
+    every_replica: bool,
 ) -> int:
     followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind), f.children) for d, f in jobs]
     cache = Cache(cluster.client)
@@ -181,6 +190,7 @@ async def _follow(
             save_log=logs.save,
             start_timeout=start_timeout,
             silence=silence,
+            every_replica=every_replica,
         )
         watching = asyncio.create_task(cache.run())
         try:

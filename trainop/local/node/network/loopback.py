@@ -62,6 +62,8 @@ def _siblings(metadata: Json) -> re.Pattern[str]:
 
 
 def ready_addresses(pods: Iterable[Unstructured]) -> str:
-    """Addresses of ready pods, one per line: the `nslookup` fallback reads this file."""
-    found = {str(pod.raw["status"].get("podIP") or "") for pod in pods if is_ready(pod.raw)}
+    """Addresses of pods that are ready, or have been and succeeded, one per line: the `nslookup` fallback reads this
+    file. Who comes late must not wait for a master that has ended until its tries are used up."""
+    statuses = [pod.raw["status"] for pod in pods if is_ready(pod.raw) or pod.raw["status"].get("phase") == "Succeeded"]
+    found = {str(status.get("podIP") or "") for status in statuses}
     return "".join(f"{address}\n" for address in sorted(found))

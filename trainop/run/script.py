@@ -1,0 +1,239 @@
+"""A job made of a Python script or module: `trainop run train.py --nproc 4 -- --epochs 3`.
+
+The options mean what they mean to torchrun. By itself each process is one replica, with a log of its own; with
+`--nproc-per-node` each replica runs torchrun, which starts its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trainop.engine.extensions import IN_PLACE, RESTART_MODE, SERVICE_MODE
+from trainop.engine.framework import GROUP, Framework
+from trainop.engine.leaders import MASTER, WORKER
+from trainop.kinds.mxnet import MXNET
+from trainop.kinds.pytorch import PYTORCH
+from trainop.programs.schemes import FRAMEWORKS
+from trainop.run.documents import BadInputError
+from trainop.runtime import Json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MPI = "mpi"
+KINDS: dict[str, Framework | None] = {
+    **{each.name: each for each in FRAMEWORKS.values() if each is not MXNET},  # its roles run different programs
+    MPI: None,
+}
+"""What `--kind` accepts."""
+
+LOCAL_IMAGE = "python:3"
+"""Stands where images are not used."""
+FOLDER = "/script"
+"""Where a cluster's containers have the script."""
+MAX_SCRIPT = 512 * 1024
+"""Bytes of a script that fits into a ConfigMap, together with what client tools add to it."""
+_MAX_NAME = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What the user asked for. `nproc`, `nnodes` and `nproc_per_node` are None if not given."""
+
+    target: str
+    """The path of the script, or the name of the module."""
+    module: bool = False
+    args: tuple[str, ...] = ()
+    kind: str = PYTORCH.name
+    name: str = ""
+    """Of the job; empty: from the target."""
+    nproc: int | None = None
+    nnodes: int | None = None
+    nproc_per_node: str | None = None
+    max_restarts: int = 0
+    image: str = ""
+    """Of a cluster; empty: the job runs here."""
+
+    @property
+    def job_name(self) -> str:
+        if self.name:
+            return self.name
+        stem = self.target if self.module else Path(self.target).stem
+        words = re.sub("[^a-z0-9]+", "-", stem.lower())[:_MAX_NAME].strip("-")
+        return words if words[:1].isalpha() else f"job-{words}".rstrip("-")
+
+    @property
+    def all_end(self) -> bool:
+        """Whether each replica runs the script, and ends with it."""
+        return self.kind != MPI
+
+    @property
+    def replicas(self) -> int:
+        return self.nproc or self.nnodes or 1
+
+
+def script_options(command: F) -> F:
+    """Adds the options that make a job of a script. They arrive as `script_options`, those that were given."""
+    for option in (
+        click.option("--kind", type=click.Choice(sorted(KINDS)), help="The kind of job. Default: pytorch."),
+        click.option("--name", help="The name of the job. Default: that of the script."),
+        click.option("--nproc", type=click.IntRange(min=1), help="Processes, each of them a replica. Default: 1."),
+        click.option("--nnodes", type=click.IntRange(min=1), help="Replicas that run torchrun. Default: 1."),
+        click.option("--nproc-per-node", metavar="N|auto|cpu|gpu", help="Processes that each torchrun starts."),
+        click.option("--max-restarts", type=click.IntRange(min=0), help="After so many restarts the job fails."),
+        click.option("--image", help="The image for a cluster, with --yaml. The script comes with a ConfigMap."),
+        click.option("--module", "-m", help="Run this module, as python -m; all arguments are its own."),
+    ):
+        command = option(command)
+    return command
+
+
+def find_script(paths: Sequence[str], given: dict[str, Any]) -> Script | None:
+    """The script that the command line names, with its options; None if it names manifests. Raises `BadInputError`."""
+    module = given.pop("module")
+    asked = {name: value for name, value in given.items() if value is not None}
+    if module is None and (not paths or Path(paths[0]).suffix != ".py"):
+        if asked:
+            option = f"--{next(iter(asked)).replace('_', '-')}"
+            found = paths[0] if paths else "nothing"
+            raise BadInputError(f"{option} makes a job of a script; expected FILE.py or -m MODULE, found {found}")
+        return None
+    target, args = (module, tuple(paths)) if module is not None else (paths[0], tuple(paths[1:]))
+    script = Script(target=target, module=module is not None, args=args, **asked)
+    _check(script)
+    return script
+
+
+def _check(script: Script) -> None:
+    per_node = script.nproc_per_node
+    if script.nproc is not None and (script.nnodes is not None or per_node is not None):
+        raise BadInputError("--nproc: not together with --nnodes or --nproc-per-node, which ask for torchrun")
+    if (script.nnodes is not None or per_node is not None) and script.kind != PYTORCH.name:
+        raise BadInputError(f"--nnodes and --nproc-per-node: only with torchrun; use --nproc with --kind {script.kind}")
+    if per_node is not None and not re.fullmatch("auto|cpu|gpu|[1-9][0-9]*", per_node):
+        raise BadInputError(f"--nproc-per-node: expected a number from 1, auto, cpu or gpu, found {per_node!r}")
+    if script.module:
+        if not re.fullmatch(r"\w+(\.\w+)*", script.target):
+            raise BadInputError(f"-m: expected the name of a module such as package.train, found {script.target!r}")
+        return
+    read_script(Path(script.target))
+
+
+def read_script(path: Path) -> str:
+    """The text of the script. Raises `BadInputError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from error
+    if b"\0" in content:
+        raise BadInputError(f"{path}: not a Python script: it has NUL bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def make_objects(script: Script) -> list[Json]:
+    """The job, after the ConfigMap with the script where an image needs it. Raises `BadInputError`."""
+    objects = []
+    if script.image and not script.module:
+        text = read_script(Path(script.target))
+        if len(text.encode()) > MAX_SCRIPT:
+            raise BadInputError(f"{script.target}: longer than {MAX_SCRIPT} bytes; put it into the image and use -m")
+        metadata = {"name": _config_map(script)}
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_key(script): text}})
+    framework = KINDS[script.kind]
+    objects.append(_mpi_job(script) if framework is None else _job(script, framework))
+    return objects
+
+
+def _config_map(script: Script) -> str:
+    return f"{script.job_name}-script"
+
+
+def _key(script: Script) -> str:
+    return re.sub("[^-._a-zA-Z0-9]", "_", Path(script.target).name)
+
+
+def _job(script: Script, framework: Framework) -> Json:
+    replicas = script.replicas
+    policy = "OnFailure" if script.max_restarts else "Never"
+    replica = {"restartPolicy": policy, "template": _template(script, framework.container, _command(script))}
+    master = framework.roles.get(MASTER)
+    specs: Json = {}
+    if master is not None and master.maximum == 1:
+        specs[MASTER] = {"replicas": 1, **replica}
+        replicas -= 1
+    if replicas:
+        specs[WORKER] = {"replicas": replicas, **replica}
+    spec: Json = {"runPolicy": _run_policy(script), framework.replica_specs: specs}
+    if script.nproc_per_node is not None:
+        spec["nprocPerNode"] = script.nproc_per_node
+    annotations = {RESTART_MODE: IN_PLACE} if script.max_restarts else {}
+    if script.replicas > 1:
+        annotations[SERVICE_MODE] = "job"  # one Service, whose names resolve before their pods are ready
+    return _object(framework.resource.api_version, framework.kind, script, spec, annotations)
+
+
+def _mpi_job(script: Script) -> Json:
+    command = ["mpirun", "-n", str(script.replicas), *_command(script)]
+    policy = "OnFailure" if script.max_restarts else "Never"
+    roles = {
+        "Launcher": {"replicas": 1, "restartPolicy": policy, "template": _template(script, MPI, command)},
+        WORKER: {"replicas": script.replicas, "template": _template(script, MPI, [])},
+    }
+    spec = {"launcherCreationPolicy": "WaitForWorkersReady", "runPolicy": _run_policy(script), "mpiReplicaSpecs": roles}
+    return _object(f"{GROUP}/v2beta1", "MPIJob", script, spec, {})
+
+
+def _object(api_version: str, kind: str, script: Script, spec: Json, annotations: Json) -> Json:
+    metadata = {"name": script.job_name, **({"annotations": annotations} if annotations else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _run_policy(script: Script) -> Json:
+    return {"cleanPodPolicy": "Running" if script.image else "None", "backoffLimit": script.max_restarts}
+
+
+def _command(script: Script) -> list[str]:
+    runner = [] if not _with_torchrun(script) else ["-m", "torch.distributed.run"]
+    if script.module:
+        return ["python", *runner, "-m", script.target, *script.args]
+    path = f"{FOLDER}/{_key(script)}" if script.image else script.target
+    return ["python", *runner, path, *script.args]
+
+
+def _with_torchrun(script: Script) -> bool:
+    return script.nnodes is not None or script.nproc_per_node is not None
+
+
+def _template(script: Script, container_name: str, command: list[str]) -> Json:
+    container: Json = {"name": container_name, "image": script.image or LOCAL_IMAGE}
+    if command:
+        container |= {"command": command}
+    if command and (environment := _environment(script)):
+        container |= {"env": [{"name": name, "value": value} for name, value in environment.items()]}
+    spec: Json = {"containers": [container]}
+    if script.image and not script.module:
+        container |= {"volumeMounts": [{"name": "script", "mountPath": FOLDER}]}
+        spec |= {"volumes": [{"name": "script", "configMap": {"name": _config_map(script)}}]}
+    return {"spec": spec}
+
+
+def _environment(script: Script) -> dict[str, str]:
+    """What torchrun would set, besides the variables of the operator."""
+    if script.kind != PYTORCH.name:
+        environment = {"PYTHONUNBUFFERED": "1"}  # the operator gives it to PyTorchJobs
+    elif _with_torchrun(script):
+        environment = {}
+    else:
+        environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    if script.replicas > 1 and not script.image and "OMP_NUM_THREADS" not in os.environ:
+        environment["OMP_NUM_THREADS"] = "1"  # the replicas share the processors of this machine
+    return environment
