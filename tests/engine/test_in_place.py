@@ -731,3 +731,20 @@ def test_a_pod_that_is_created_in_the_second_of_the_failure_need_not_restart():
     world.settle()
     assert world.is_true("Running")
     assert world.history["failures"] == 1
+
+
+def test_a_failure_before_the_first_status_counts():
+    """Its write may fail for as long as a replica needs to fail."""
+    world = InPlaceWorld(make_job(1, 2, policy="OnFailure", annotations=IN_PLACE))
+    made = world.step()
+    assert made.status is not None
+    del world.raw["status"]
+    world.run()
+    world.pass_time(20)
+    world.restarts(*world.pods)
+    world.settle()
+    world.pass_time(1)
+    world.settle()
+    assert world.is_true("Running")
+    assert world.history["failures"] == 1
+    assert world.last_failure["attempt"] == 1

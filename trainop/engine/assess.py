@@ -81,7 +81,7 @@ def assess_job(
     findings, void = _examine(framework, job, arrangement, pods, history)
     tallies = {each.role.type: each.tally(void) for each in slots}
     findings.restarts = restartable(job, [*findings.restarts, *(_others(slots, findings) if restart_all else ())])
-    watched = job.extensions.in_place and not findings.found and _is_watched(status)
+    watched = job.extensions.in_place and not findings.found and is_watched(seen, status)
     told = status.is_true(RESTARTING)
     burst = find_burst(slots, history, seen.now, told=told) if watched else None
     new_restarts = _count_bursts(count_new_restarts(job, findings, history), burst, history)
@@ -112,9 +112,10 @@ def _examine(
     return together or examine(framework, job, slots, pods, history), void
 
 
-def _is_watched(status: Status) -> bool:
-    """Whether restarts in place count. Without the condition, they are from before the annotation."""
-    return status.find(RESTARTS_IN_PLACE) is not None
+def is_watched(seen: Snapshot, status: Status) -> bool:
+    """Whether restarts in place count. Without the condition, they are from before the annotation, unless the job has
+    had no status yet."""
+    return status.find(RESTARTS_IN_PLACE) is not None or not (seen.job.raw.get("status") or {}).get("conditions")
 
 
 def _count_bursts(new: NewRestarts, burst: Burst | None, history: RestartHistory) -> NewRestarts:

@@ -8,7 +8,7 @@ permits is recreated after it.
 from __future__ import annotations
 
 from trainop.engine.actions import delete_pod
-from trainop.engine.assess import Assessment
+from trainop.engine.assess import Assessment, is_watched
 from trainop.engine.failures import WHOLE_JOB
 from trainop.engine.in_place import RESTART_ALL, RULES, Burst, count_restarts
 from trainop.engine.root_cause import LAST_FAILURE, read_failure
@@ -38,7 +38,7 @@ def _note_mode(builder: ReplicasBuilder, found: Assessment) -> None:
     if not builder.job.extensions.in_place:
         status.remove(RESTARTS_IN_PLACE)
         return
-    if status.find(RESTARTS_IN_PLACE) is None and any((counts := count_restarts(found.role_slots)).values()):
+    if not is_watched(builder.seen, status) and any((counts := count_restarts(found.role_slots)).values()):
         found.history.settle_in_place(counts)
     if served is False:
         if (status.find(RESTARTS_IN_PLACE) or {}).get("status") != "False":
