@@ -748,3 +748,14 @@ def test_a_failure_before_the_first_status_counts():
     assert world.is_true("Running")
     assert world.history["failures"] == 1
     assert world.last_failure["attempt"] == 1
+
+
+@pytest.mark.parametrize("status", ["x", 5, [], None, {"conditions": "x"}, {"conditions": 5}])
+def test_a_status_that_is_none_stops_nothing(status: Any):
+    world = started()
+    world.raw["status"] = status
+    world.restarts(*world.pods)
+    world.settle()
+    world.pass_time(1)
+    world.settle()
+    assert world.is_true("Running")

@@ -115,7 +115,9 @@ def _examine(
 def is_watched(seen: Snapshot, status: Status) -> bool:
     """Whether restarts in place count. Without the condition, they are from before the annotation, unless the job has
     had no status yet."""
-    return status.find(RESTARTS_IN_PLACE) is not None or not (seen.job.raw.get("status") or {}).get("conditions")
+    stored = seen.job.raw.get("status")
+    is_new = not isinstance(stored, dict) or not stored.get("conditions")
+    return is_new or status.find(RESTARTS_IN_PLACE) is not None
 
 
 def _count_bursts(new: NewRestarts, burst: Burst | None, history: RestartHistory) -> NewRestarts:
