@@ -14,13 +14,14 @@ from typing import Any, Protocol
 from tests.simulation.oracle.children import (
     has_shared_name,
     is_in_place,
+    is_selected,
     name_of,
     pod_differences,
     service_differences,
 )
 from tests.simulation.oracle.duties import LATEST_RETRY, Duty, Others, bound, duties_of, keeps
 from tests.simulation.oracle.history import Pod, Record
-from tests.simulation.oracle.kinds import KINDS, Job, Json, is_terminating, owner_uid
+from tests.simulation.oracle.kinds import KINDS, Job, Json, is_terminating, owner_uid, slot_of
 from tests.simulation.oracle.losses import count_restart, counted_twice, lonely_faults, overcounted, undercounted
 from tests.simulation.oracle.root_cause import cause_faults
 from tests.simulation.oracle.statuses import (
@@ -279,14 +280,15 @@ class Observer:
     def _others(self, record: Record) -> Others:
         job = record.job
         strangers = [stored.value for stored in self._objects("pods").values() if owner_uid(stored.value) != job.uid]
-        names = [pod["metadata"]["name"] for pod in self._orphans(record)]
+        names = [pod["metadata"]["name"] for pod in self._orphans(record) if is_in_place(job, pod)]
         return Others({pod["metadata"]["name"] for pod in strangers}, names)
 
     def _orphans(self, record: Record) -> list[Json]:
-        """The pods that the job may adopt."""
+        """The pods that the job may adopt, also those that are too many then."""
         job, pods = record.job, [stored.value for stored in self._objects("pods").values()]
-        free = [pod for pod in pods if not owner_uid(pod) and not is_terminating(pod)]
-        return [pod for pod in free if is_in_place(job, pod) and _is_young(job, pod)]
+        free = [pod for pod in pods if not owner_uid(pod) and not is_terminating(pod) and _is_young(job, pod)]
+        mine = [pod for pod in free if is_selected(job, pod["metadata"].get("labels") or {})]
+        return [pod for pod in mine if (slot := slot_of(pod)) and pod["metadata"]["name"] == name_of(job, slot)]
 
     # At rest ----------------------------------------------------------------------------------------------------------
 
