@@ -29,6 +29,7 @@ ReadSettings = Callable[[Sequence[str], Mapping[str, str]], tuple[Settings, tupl
 LAZY = {
     "run": ("trainop.run.commands", "run_command", "Run jobs from manifests on an embedded cluster and follow them."),
     "check": ("trainop.commands.check", "check_command", "Check the jobs in manifests without running them."),
+    "submit": ("trainop.commands.submit", "submit_command", "Create jobs in a cluster, and follow one."),
     "cluster": ("trainop.run.commands", "cluster_command", "Start an embedded cluster without jobs."),
     "plan": ("trainop.commands.plan", "plan_command", "Show what the operator would make of jobs, without a cluster."),
     "why": ("trainop.commands.why", "why_command", "Explain why a job does not run, or how it ended."),

@@ -129,7 +129,7 @@ PROGRAMS = {
 ENDING = {
     "run": "has the server of `cluster`, until its jobs have ended",
     **dict.fromkeys(
-        ("manifests", "plan", "check", "why", "describe", "ps", "top", "logs", "stacks"), "listens on nothing"
+        ("manifests", "plan", "check", "submit", "why", "describe", "ps", "top", "logs", "stacks"), "listens on nothing"
     ),
 }
 """Commands that are not started here -> why."""

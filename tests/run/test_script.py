@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "binary": (("binary.py",), "binary.py: not a Python script: it has NUL bytes"),
     "latin-1": (("latin.py",), "latin.py: not UTF-8 text (byte 3)"),
     "too long": (("long.py", "--image=x", "--yaml"), f"long.py: longer than {MAX_SCRIPT} bytes; put it into the image"),
-    "an image here": (("train.py", "--image=x"), "--image is for a cluster, with --yaml; here images are not used"),
+    "an image here": (("train.py", "--image=x"), "--image is for a cluster, with --yaml or trainop submit; here"),
     "both numbers": (("train.py", "--nproc=2", "--nnodes=2"), "--nproc: not together with --nnodes or"),
     "torchrun of another kind": (("train.py", "--nnodes=2", "--kind=jax"), "use --nproc with --kind jax"),
     "processes": (
@@ -239,6 +239,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
 def test_refusals_say_what_would_be_right(tmp_path: Path, case: str):
     args, words = REFUSED[case]
     write(tmp_path, "print()")
+    (tmp_path / "job.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")
     (tmp_path / "folder.py").mkdir()
     (tmp_path / "binary.py").write_bytes(b"\x7fELF\0")
     (tmp_path / "latin.py").write_bytes(b"# \xe4\n"[:2] + b"a\xe4\n")

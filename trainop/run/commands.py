@@ -24,10 +24,10 @@ from rich.console import Console
 
 from trainop.engine.durations import parse_duration
 from trainop.local.cluster import ClusterOptions
-from trainop.run.documents import BadInputError, Document, from_objects, read, to_yaml
+from trainop.run.documents import BadInputError, Document, to_yaml
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
-from trainop.run.script import find_script, make_objects, script_options
+from trainop.run.script import ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
 
@@ -61,22 +61,7 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
     raise click.BadParameter(f"{text!r}: expected a duration such as 90s, 10m or 1h30m, or 0")
 
 
-class _ScriptCommand(click.Command):
-    """Says where the arguments of a script belong."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = [*args]
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            script = next((each for each in given if each.endswith(".py")), None)
-            if script is not None:
-                text = f"{error.message} Arguments of the script follow --: trainop run {script} -- {error.option_name}"
-                raise click.NoSuchOption(error.option_name, text, ctx=ctx) from None
-            raise
-
-
-@click.command("run", cls=_ScriptCommand)
+@click.command("run", cls=ScriptCommand)
 @click.argument("files", nargs=-1)
 @script_options
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print the manifest of a script's job, and do not run it.")
@@ -126,22 +111,19 @@ def run_command(
 
 
 def _find_documents(files: Sequence[str], options: dict[str, Any], as_yaml: bool) -> tuple[Sequence[Document], bool]:
-    """The objects in the files, or the job of a script, and whether every replica has to end. With `as_yaml` prints the
-    job, and exits. Raises `BadInputError`."""
-    script = find_script(files, options)
-    if script is None and not files:
-        raise click.UsageError("Missing argument 'FILES...': manifests, or a Python script")
-    if script is None and as_yaml:
-        raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
+    """The objects to run, and whether every replica has to end. With `as_yaml` prints them, and exits. Raises
+    `BadInputError`."""
+    documents, script = find_documents(files, options)
     if script is None:
-        return read(map(Path, files)), False
-    objects = make_objects(script)
+        if as_yaml:
+            raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
+        return documents, False
     if as_yaml:
-        click.echo(to_yaml(objects), nl=False)
+        click.echo(to_yaml(each.raw for each in documents), nl=False)
         sys.exit(0)
     if script.image:
-        raise BadInputError("--image is for a cluster, with --yaml; here images are not used")
-    return from_objects(objects, f"the job of {script.target}"), script.all_end
+        raise BadInputError("--image is for a cluster, with --yaml or trainop submit; here images are not used")
+    return documents, script.all_end
 
 
 @click.command("cluster")

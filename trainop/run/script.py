@@ -6,6 +6,7 @@ The options mean what they mean to torchrun. By itself each process is one repli
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from trainop.engine.leaders import MASTER, WORKER
 from trainop.kinds.mxnet import MXNET
 from trainop.kinds.pytorch import PYTORCH
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.run.documents import BadInputError
+from trainop.run.documents import BadInputError, Document, from_objects, read
 from trainop.runtime import Json
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,6 +79,22 @@ class Script:
         return self.nproc or self.nnodes or 1
 
 
+class ScriptCommand(click.Command):
+    """Says where the arguments of a script belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            script = next((each for each in given if each.endswith(".py")), None)
+            if script is not None:
+                right = f"{ctx.command_path} {script} -- {error.option_name}"
+                text = f"{error.message} Arguments of the script follow --: {right}"
+                raise click.NoSuchOption(error.option_name, text, ctx=ctx) from None
+            raise
+
+
 def script_options(command: F) -> F:
     """Adds the options that make a job of a script. They arrive as `script_options`, those that were given."""
     for option in (
@@ -94,7 +111,17 @@ def script_options(command: F) -> F:
     return command
 
 
-def find_script(paths: Sequence[str], given: dict[str, Any]) -> Script | None:
+def find_documents(paths: Sequence[str], options: dict[str, Any]) -> tuple[list[Document], Script | None]:
+    """The objects in manifests; or those of a script, and the script. Raises `BadInputError`."""
+    script = _find_script(paths, options)
+    if script is not None:
+        return from_objects(make_objects(script), f"the job of {script.target}"), script
+    if not paths:
+        raise click.UsageError("Missing argument 'FILES...': manifests, or a Python script")
+    return read(map(Path, paths)), None
+
+
+def _find_script(paths: Sequence[str], given: dict[str, Any]) -> Script | None:
     """The script that the command line names, with its options; None if it names manifests. Raises `BadInputError`."""
     module = given.pop("module")
     asked = {name: value for name, value in given.items() if value is not None}
@@ -154,7 +181,9 @@ def make_objects(script: Script) -> list[Json]:
 
 
 def _config_map(script: Script) -> str:
-    return f"{script.job_name}-script"
+    """Another name for another text, so that no job that runs gets the script of the next one."""
+    digest = hashlib.blake2s(read_script(Path(script.target)).encode(), digest_size=4).hexdigest()
+    return f"{script.job_name}-script-{digest}"
 
 
 def _key(script: Script) -> str:

@@ -32,7 +32,7 @@ async def install(client: Client, definitions: Iterable[Json]) -> None:
 async def apply(client: Client, documents: Sequence[Document]) -> None:
     """Applies all objects in order, and creates missing namespaces. Raises `BadInputError` if one is rejected."""
     for document in documents:
-        resource = await _resource(client, document)
+        resource = await find_resource(client, document)
         namespace = document.key.namespace if resource.namespaced else None
         if namespace:
             try:
@@ -50,7 +50,7 @@ def _refused(document: Document, lines: Iterable[str]) -> BadInputError:
     return BadInputError("\n".join(map(document.complain, lines)))
 
 
-async def _resource(client: Client, document: Document) -> Resource:
+async def find_resource(client: Client, document: Document) -> Resource:
     """The resource of the object's kind, by discovery."""
     group, _, version = document.api_version.rpartition("/")
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
