@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from tests.simulation import di_clients, gang_scheduler, mpi_users
@@ -9,6 +11,7 @@ from tests.simulation.draw import draw_script
 from tests.simulation.examine import examine_seed
 from tests.simulation.families import DI, GANG, MPI, STILL, family_of, number_in_family
 from tests.simulation.fate import OF_JOBS
+from tests.simulation.loop import ProcessLoop
 from tests.simulation.still_draw import BLIGHTS
 from trainop.engine.extensions import INFRA_RESTART_LIMIT, MODES, RESTART_SCOPE, SCOPES, SERVICE_MODE
 from trainop.programs.schemes import FRAMEWORKS
@@ -30,6 +33,19 @@ def test_seeds_show_no_problem(first: int):
 def test_seeds_that_showed_a_problem_show_none(seed: int):
     verdict = examine_seed(seed)
     assert not verdict.problem, verdict.report()
+
+
+def test_a_run_leaves_nothing_in_memory():
+    """What a process keeps of each of a thousand runs is a megabyte, and another that each collection looks at."""
+
+    def loops() -> set[int]:
+        gc.collect()
+        return {id(each) for each in gc.get_objects() if isinstance(each, ProcessLoop)}
+
+    examine_seed(0)
+    before = loops()
+    examine_seed(1)
+    assert loops() <= before
 
 
 def test_seeds_draw_every_kind_of_fault_and_every_kind_of_job():
