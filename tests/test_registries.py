@@ -41,6 +41,7 @@ FOLLOW = {
     "e2e/sdk/program/shapes.py: SHAPES": "upstream's SDK knows no other kinds",
     "tests/controllers/test_stories.py: UPSTREAM": "where upstream's texts come from",
     "tests/server/test_hostile.py: OF_KIND": "a new kind may have no invalid job of its own",
+    "tests/simulation/in_place_draw.py: SHAPES": "jobs of which all replicas fail when one does",
     "tests/test_registries.py: OF_UPSTREAM": "upstream's kinds",
 }
 """Literals that have all of upstream's kinds, and why they may leave out others."""

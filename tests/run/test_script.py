@@ -58,7 +58,7 @@ def manifest(folder: Path, *args: str | Path) -> list[Any]:
 
 
 def test_every_kind_that_runs_one_program_can_be_made():
-    assert set(SHAPES) == set(KINDS)
+    assert SHAPES.keys() <= KINDS.keys()
     assert {each.name for each in FRAMEWORKS.values()} == {*KINDS, MXNET.name} - {"mpi"}
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.needs import lack
 from tests.patience import PATIENCE
 from tests.run.leaping import Leaping
 from trainop.explain.stacks import Frame, Process
+from trainop.run import dumper
 from trainop.run.dumper import LOCALLY, Target
 from trainop.run.screen import JobView
 from trainop.run.silence import MAX_LINES, MAX_REPORTS, SilenceWatch
@@ -108,6 +110,28 @@ async def test_where_py_spy_fails_a_job_can_allow_faulthandler(tmp_path: Path):
     )
     lines = await run_until(file, r"^  rank 0: all_reduce <string>:9; rank 1: load_shard", "--silent-after", "2s")
     assert any("most recent call first" in line for line in lines), "the dump is in the log"
+
+
+@pytest.mark.parametrize("other", [("j-worker-10", "abc"), ("j-worker-1", "abcd"), ("my-j-worker-1", "abc")])
+def test_processes_of_other_pods_are_left_out(other: tuple[str, str]):
+    """Pods without a process namespace see all processes of the machine, those of other clusters, too."""
+    program = [sys.executable, "-c", "print(flush=True); import time; time.sleep(1000)"]
+    hosts = [("j-worker-1", "abc"), other]
+    variables = [{**os.environ, "HOSTNAME": name, "TRAINOP_POD_UID": uid} for name, uid in hosts]
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(program, env=each, stdout=subprocess.PIPE, text=True))
+            for each in variables
+        ]
+        for each in started:
+            stack.callback(each.kill)
+            assert each.stdout is not None
+            assert each.stdout.readline() == "\n"
+        done = subprocess.run(
+            ["sh", "-c", dumper._SCRIPT, "stacks", ""], env=variables[0], capture_output=True, text=True, check=True
+        )
+    found = set(re.findall(r"^@process (\d+)$", done.stdout, re.MULTILINE))
+    assert found & {str(each.pid) for each in started} == {str(started[0].pid)}
 
 
 async def test_a_job_without_python_is_left_alone(tmp_path: Path):

@@ -101,7 +101,12 @@ def test_the_commands_without_kubectl_are_there():
     lines = [line.partition(" && ")[0] for line in tour()[0]]
     assert lines[0] == "make demo"  # tests/test_examples.py runs the same
     assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert lines[1:] == ["trainop run examples/pytorch/train.yaml", "trainop cluster"]
+    made = "trainop run -m examples.pytorch.train --nproc 4"
+    assert lines[1:] == ["trainop run examples/pytorch/train.yaml", made, "trainop cluster"]
+    command = [sys.executable, "-m", *made.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker-2" in done.stdout
 
 
 def test_the_namespace_of_training_operator_is_there(cluster: dict[str, str]):

@@ -29,11 +29,13 @@ _DUMP_WAIT = 1.0
 
 _SCRIPT = """\
 PATH="$PATH${1:+:$1}"
+k=${TRAINOP_POD_UID:+TRAINOP_POD_UID=$TRAINOP_POD_UID}
 for d in /proc/[0-9]*; do
   p=${d#/proc/}
   case "$(readlink "$d/exe" 2>/dev/null)" in *python*) ;; *) continue ;; esac
   v=$(tr '\\0' '\\n' <"$d/environ" 2>/dev/null) || continue
-  case "$v" in *"HOSTNAME=$HOSTNAME"*) ;; *) continue ;; esac
+  echo "$v" | grep -qxF "HOSTNAME=$HOSTNAME" || continue
+  echo "$v" | grep -qxF "${k:-HOSTNAME=$HOSTNAME}" || continue
   echo "@process $p"
   echo "$v" | grep -E '^(RANK|OMPI_COMM_WORLD_RANK|PMI_RANK|PADDLE_TRAINER_ID)='
   echo "@stack"
@@ -48,7 +50,8 @@ done
 rm -f /tmp/.trainop-stacks.$$
 """
 """Prints rank and stack of each Python process that belongs to the pod. Needs a POSIX shell in the image. `$1` is one
-more folder in which py-spy is looked for."""
+more folder in which py-spy is looked for. Where pods see all processes of a machine, another pod may have the same
+name, and `TRAINOP_POD_UID` (`trainop/local`) tells them apart."""
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PADDLE_TRAINER_ID")
 

@@ -43,6 +43,10 @@ _LOG_DRAIN_TIMEOUT = 2.0  # seconds to wait for end-of-file on the log pipes aft
 _IDENTITY = ("HOSTNAME", "KUBERNETES_POD_NAME")
 """Variables with the pod's own name; in the pods of DIJobs the second is a literal."""
 
+POD_UID = "TRAINOP_POD_UID"
+"""The variable by which the processes of a pod are told from those of others in mode `addresses`, where pods see all
+processes of the machine."""
+
 NO_COMMAND = (
     'no command specified: images are not pulled here, so the entry point of "{image}" is not known; '
     "state `command` in the container"
@@ -319,6 +323,8 @@ class Container:
         directory = self.spec.get("workingDir") or context.working_directory
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]
         own = {"HOSTNAME": hostname[:63], **self._pod.variables, **environment}
+        if context.runtime.network == "addresses":
+            own[POD_UID] = pod["metadata"]["uid"]
         command = Command(argv, {**context.environment, **own}, directory, mounts)
         if context.runtime.network == "addresses":
             address_of = context.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
