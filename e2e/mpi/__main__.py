@@ -35,10 +35,11 @@ EXAMPLES = {
     "run-ssh": ("examples/mpi/ssh.yaml", PI),
     "run-exec": ("examples/mpi/exec.yaml", PI),
     "run-mpich": ("examples/mpi/mpich.yaml", PI),
+    "run-script": ("examples/mpi/pi.py --kind mpi --nproc 2 -- openmpi", PI),
     "run-mpi4py": ("examples/mpi/mpi4py.yaml", "the sum is 190, computed by 2 hosts"),
 }
-"""The file of each example and what its output contains."""
-PRIVILEGED = {"run-ssh", "run-mpich", "run-mpi4py"}
+"""What `trainop run` is given for each example, and what its output contains."""
+PRIVILEGED = {"run-ssh", "run-script", "run-mpich", "run-mpi4py"}
 """Their sshd listens on port 22."""
 CASES = [
     *(f"{transport}-{implementation}" for transport in TRANSPORTS for implementation in ("openmpi", "mpich")),
@@ -82,8 +83,8 @@ async def until(cluster: LocalCluster, name: str, phases: set[str]) -> Json:
 def run_example(case: str) -> bool:
     """Whether `trainop run` has run an MPIJob; prints its output if not."""
     begun = time.monotonic()
-    path, expected = EXAMPLES[case]
-    command = [sys.executable, "-m", "trainop", "run", "--network", "namespaces", path]
+    arguments, expected = EXAMPLES[case]
+    command = [sys.executable, "-m", "trainop", "run", "--network", "namespaces", *arguments.split()]
     # after the timeout, SIGTERM ends the job in the orderly way, so that its output is complete
     command = ["timeout", str(PATIENCE), *command]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

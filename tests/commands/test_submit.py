@@ -26,10 +26,12 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 JOBS = FRAMEWORKS["PyTorchJob"].resource
 
 
-def ask(shell: Shell, path: str, method: str = "GET") -> Json:
+def ask(shell: Shell, path: str, method: str = "GET", body: Json | None = None) -> Json:
     async def get() -> Json:
         async with connect(shell.environment["KUBECONFIG"]) as connection:
-            answer = await connection.client.request(Request(method, path))
+            given = b"" if body is None else json.dumps(body).encode()
+            query = {} if body is None else {"fieldManager": "another"}
+            answer = await connection.client.request(Request(method, path, query, given))
             found: Json = json.loads(answer.body)
             return found
 
@@ -154,3 +156,18 @@ def test_who_waits_is_told_why(shell: Shell, tmp_path: Path):
     assert "--- PyTorchJob held Waiting: " in said
     assert "suspend" in said
     assert said.endswith("--- PyTorchJob held was deleted\n")
+
+
+def test_a_script_that_is_refused_takes_its_job_back(shell: Shell, tmp_path: Path):
+    """Its pods would wait for the ConfigMap for ever."""
+    script = write(tmp_path, "mine.py", "print()")
+    text = shell.run("run", script, "--image=none", "--yaml").stdout
+    config = next(yaml.safe_load_all(text))
+    config["data"] = {"mine.py": "of somebody else"}
+    ask(shell, CONFIG_MAPS.path("default"), "POST", config)  # with a field manager of its own
+    done = shell.run("submit", script, "--image=none")
+    assert done.returncode == 2, done.stdout + done.stderr
+    said, why = done.stderr.splitlines()
+    assert said == "--- PyTorchJob mine deleted again, as it lacks what follows"
+    assert "conflict" in why
+    shell.wait_for("the end of the job", lambda: not find(shell, JOBS, "mine"))

@@ -65,7 +65,9 @@ def test_every_kind_that_runs_one_program_can_be_made():
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_replica_for_each_process(tmp_path: Path, kind: str):
     script = write(tmp_path, "print()")
-    (job,) = manifest(tmp_path, script, "--nproc=3", f"--kind={kind}", "--max-restarts=2", "--", "--epochs", "3 x")
+    *others, job = manifest(
+        tmp_path, script, "--nproc=3", f"--kind={kind}", "--max-restarts=2", "--", "--epochs", "3 x"
+    )
     api_version, job_kind, field, container, replicas = SHAPES[kind]
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == (api_version, job_kind, "train")
     specs = job["spec"][field]
@@ -74,10 +76,13 @@ def test_a_replica_for_each_process(tmp_path: Path, kind: str):
     command = ["python", "train.py", "--epochs", "3 x"]
     if kind == "mpi":
         command = ["mpirun", "-n", "3", *command]
+        (client,) = others
+        assert "StrictHostKeyChecking no" in client["data"]["pods.conf"]
         assert "command" not in specs["Worker"]["template"]["spec"]["containers"][0]
         specs = {"Launcher": specs["Launcher"]}
     else:
         assert job["metadata"]["annotations"] == IN_PLACE | ONE_SERVICE
+        assert others == []
     for spec in specs.values():
         (made,) = spec["template"]["spec"]["containers"]
         assert (made["name"], made["command"], spec["restartPolicy"]) == (container, command, "OnFailure")

@@ -97,7 +97,7 @@ def test_every_command_beside_the_cluster_works(cluster: dict[str, str]):
                 assert re.search(pattern, said, re.MULTILINE), (line, said)
 
 
-def test_the_commands_without_kubectl_are_there():
+def test_the_commands_without_kubectl_are_there_and_a_module_trains():
     lines = [line.partition(" && ")[0] for line in tour()[0]]
     assert lines[0] == "make demo"  # tests/test_examples.py runs the same
     assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -91,7 +91,11 @@ class Submission:
             else:
                 await self._apply(document, resource, {})
         for document, resource in others:
-            await self._apply(document, resource, {"ownerReferences": [_owner(jobs[0])]})
+            try:
+                await self._apply(document, resource, {"ownerReferences": [_owner(jobs[0])]})
+            except (BadInputError, ConnectionError, TimeoutError):
+                await self._take_back(jobs[0])  # its pods would wait for the object for ever
+                raise
         if detach or len(jobs) != 1:
             for job in jobs:
                 click.echo(f"trainop logs -f {_name(job)}")
@@ -129,6 +133,16 @@ class Submission:
         except ApiError as error:
             raise _refused(document, error) from error
         click.echo(f"{resource.kind} {name} applied")
+
+    async def _take_back(self, job: Target) -> None:
+        resource = job.type.resource
+        try:
+            await self.connection.client.delete(resource, job.name, job.namespace, uid=job.raw["metadata"]["uid"])
+        except (ApiError, ConnectionError, TimeoutError):
+            command = f"kubectl -n {job.namespace} delete {resource.plural}.{resource.group} {job.name}"
+            click.echo(f"--- {job.title} lacks what follows, and could not be deleted: {command}", err=True)
+        else:
+            click.echo(f"--- {job.title} deleted again, as it lacks what follows", err=True)
 
     async def _follow(self, job: Target) -> int:
         waiting = asyncio.create_task(self._say_why(job))

@@ -41,6 +41,9 @@ FOLDER = "/script"
 MAX_SCRIPT = 512 * 1024
 """Bytes of a script that fits into a ConfigMap, together with what client tools add to it."""
 _MAX_NAME = 40
+_SSH = "ssh-client"
+_SSH_CLIENT = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n"
+"""What images of MPI jobs contain, for the ssh of this machine: workers have new keys each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,11 @@ def make_objects(script: Script) -> list[Json]:
         metadata = {"name": _config_map(script)}
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_key(script): text}})
     framework = KINDS[script.kind]
+    if framework is None and not script.image:
+        metadata = {"name": f"{script.job_name}-{_SSH}"}
+        objects.append(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"pods.conf": _SSH_CLIENT}}
+        )
     objects.append(_mpi_job(script) if framework is None else _job(script, framework))
     return objects
 
@@ -213,8 +221,11 @@ def _job(script: Script, framework: Framework) -> Json:
 def _mpi_job(script: Script) -> Json:
     command = ["mpirun", "-n", str(script.replicas), *_command(script)]
     policy = "OnFailure" if script.max_restarts else "Never"
+    launcher = _template(script, MPI, command)
+    if not script.image:
+        _mount(launcher, _SSH, f"{script.job_name}-{_SSH}", "/etc/ssh/ssh_config.d")
     roles = {
-        "Launcher": {"replicas": 1, "restartPolicy": policy, "template": _template(script, MPI, command)},
+        "Launcher": {"replicas": 1, "restartPolicy": policy, "template": launcher},
         WORKER: {"replicas": script.replicas, "template": _template(script, MPI, [])},
     }
     spec = {"launcherCreationPolicy": "WaitForWorkersReady", "runPolicy": _run_policy(script), "mpiReplicaSpecs": roles}
@@ -250,15 +261,23 @@ def _template(script: Script, container_name: str, command: list[str]) -> Json:
         container |= {"env": [{"name": name, "value": value} for name, value in environment.items()]}
     spec: Json = {"containers": [container]}
     if script.image and not script.module:
-        container |= {"volumeMounts": [{"name": "script", "mountPath": FOLDER}]}
-        spec |= {"volumes": [{"name": "script", "configMap": {"name": _config_map(script)}}]}
+        _mount({"spec": spec}, "script", _config_map(script), FOLDER)
     return {"spec": spec}
+
+
+def _mount(template: Json, volume: str, config_map: str, path: str) -> None:
+    """Adds the files of a ConfigMap to a template that has no volume yet."""
+    (container,) = template["spec"]["containers"]
+    container["volumeMounts"] = [{"name": volume, "mountPath": path}]
+    template["spec"]["volumes"] = [{"name": volume, "configMap": {"name": config_map}}]
 
 
 def _environment(script: Script) -> dict[str, str]:
     """What torchrun would set, besides the variables of the operator."""
     if script.kind != PYTORCH.name:
         environment = {"PYTHONUNBUFFERED": "1"}  # the operator gives it to PyTorchJobs
+        if script.kind == MPI:  # Open MPI refuses root, who is alone in a container
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     elif _with_torchrun(script):
         environment = {}
     else:
