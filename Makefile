@@ -79,16 +79,16 @@ test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrade
 	@$(BIN)/pytest e2e/chart
 	@$(BIN)/pytest --slow tests/server/test_upgrades.py
 
-test-kubernetes: $(READY) image  ## server tests, conformance, image and real node on the oldest and the newest Kubernetes; RELEASES="1.36" for others (as root)
+test-kubernetes: $(READY) image  ## server tests, conformance, image, charts and real node on the oldest and the newest Kubernetes; RELEASES="1.36" for others (as root)
 	@test "$$(id -u)" = 0 || { echo "a real node needs root" >&2; exit 1; }
 	@for release in $(or $(RELEASES),$$($(BIN)/python -m e2e.cluster releases)); do \
 		export TRAINOP_KUBERNETES=$$release; printf '\n=== Kubernetes %s\n' $$release; \
 		$(BIN)/python -m e2e.cluster build node helm || { failed="$$failed $$release:build"; continue; }; \
 		$(PYTEST) $(ON_KUBERNETES) || failed="$$failed $$release:tests"; \
-		$(BIN)/pytest --quiet e2e/image || failed="$$failed $$release:image"; \
+		$(BIN)/pytest --quiet e2e/image e2e/chart || failed="$$failed $$release:image"; \
 		$(MAKE) --no-print-directory e2e JOB=quick || failed="$$failed $$release:node"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
-	@$(PYTEST) --slow tests/server/test_api_server_upgrade.py
+	@$(PYTEST) --slow --dist=load tests/server/test_api_server_upgrade.py tests/server/test_mixed_api_servers.py
 
 test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated nodes; Go builds them once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \

@@ -28,7 +28,7 @@ ADOPT = f"{INSTALL} --take-ownership"
 APPLY = "kubectl apply --server-side --force-conflicts -k"
 LABEL = "kubectl label --overwrite -k manifests/overlays/standalone app.kubernetes.io/managed-by=Helm"
 ANNOTATE = (
-    "kubectl annotate --overwrite -k manifests/overlays/standalone "
+    "kubectl kustomize manifests/overlays/standalone | kubectl annotate --overwrite -f - "
     "meta.helm.sh/release-name=training-operator meta.helm.sh/release-namespace=kubeflow"
 )
 FORGET = "kubectl --namespace kubeflow delete secret --selector owner=helm,name=training-operator"
@@ -41,18 +41,23 @@ def test_the_page_has_these_commands() -> None:
 
 
 def run(cluster: Cluster, version: Version, command: str, *further: str) -> str:
-    program, *arguments = shlex.split(command)
-    done = subprocess.run(
-        [binary(program), *arguments, *further],
-        cwd=version.folder,
-        env=cluster.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, (command, done.stderr)
-    assert "conflict" not in done.stderr
-    return done.stdout
+    """What the last program of a pipeline prints; it gets the further arguments."""
+    said = ""
+    *first, last = (shlex.split(part) for part in command.split(" | "))
+    for program, *arguments in (*first, [*last, *further]):
+        done = subprocess.run(
+            [binary(program), *arguments],
+            cwd=version.folder,
+            env=cluster.environment,
+            input=said,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert "conflict" not in done.stderr
+        said = done.stdout
+    return said
 
 
 def settings(*, further: tuple[str, ...] = ()) -> list[str]:

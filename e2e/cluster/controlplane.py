@@ -13,11 +13,13 @@ from pathlib import Path
 
 from e2e.cluster.api import Api
 from e2e.cluster.components import ClusterOptions, Plan, make_plan
-from e2e.cluster.daemons import Daemons, wait_until
+from e2e.cluster.daemons import Daemons, free_ports, wait_until
 from e2e.cluster.places import ClusterError, binary
 from e2e.cluster.simulated import bind_at_creation, make_nodes
 
 SIGNALS = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT}
+SECOND = "kube-apiserver-2"
+PORT = "--secure-port="
 PATIENCE = 2.0
 """Seconds from SIGTERM to SIGKILL. On SIGTERM kube-apiserver waits up to a minute for open watches."""
 
@@ -54,8 +56,12 @@ class ControlPlane:
     @property
     def api(self) -> Api:
         """A client with an administrator's rights."""
+        return self.client(self.plan.port)
+
+    def client(self, port: int) -> Api:
+        """The same of an API server, or of what passes connections on to one, at another port."""
         pki = self.data / "pki"
-        return Api("127.0.0.1", self.plan.port, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
+        return Api("127.0.0.1", port, pki / "ca.crt", pki / "admin.crt", pki / "admin.key")
 
     def up(self, options: ClusterOptions | None = None) -> None:
         """Starts all programs and waits until they are ready.
@@ -104,10 +110,20 @@ class ControlPlane:
     def change_release(self, name: str, release: str) -> None:
         """Stops one program of Kubernetes and starts that of another release: same flags, ports and data."""
         plan = self.plan
-        plan.commands[name][0] = str(binary(name, release))
+        plan.commands[name][0] = str(binary(Path(plan.commands[name][0]).name, release))
         self.stop(name)
         self._write(plan)
         self.start(name)
+
+    def add_api_server(self, release: str) -> int:
+        """Starts a second API server, of this release, on the same etcd; the name `SECOND` stands for it. Returns its
+        port, which with the program is the only difference to the first."""
+        plan, port = self.plan, *free_ports(1)
+        flags = [f"{PORT}{port}" if flag.startswith(PORT) else flag for flag in plan.commands["kube-apiserver"][1:]]
+        plan.commands[SECOND] = [str(binary("kube-apiserver", release)), *flags]
+        self._write(plan)
+        self.start(SECOND)
+        return port
 
     def signal(self, name: str, number: signal.Signals) -> None:
         if not self.daemons.signal(name, number):
@@ -122,7 +138,9 @@ class ControlPlane:
         (self.data / "state.json").write_text(json.dumps(state, indent=1))
 
     def _wait_ready(self, names: tuple[str, ...], seconds: float = 180) -> None:
-        api = self.api
+        asked = SECOND if names == (SECOND,) else "kube-apiserver"
+        port = next(flag.removeprefix(PORT) for flag in self.plan.commands[asked] if flag.startswith(PORT))
+        api = self.client(int(port))
         watched = [name for name in self.plan.commands if name in ("etcd", "kube-apiserver", *names)]
 
         def ended() -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from http import HTTPStatus
 from typing import Any
 
 from e2e.cluster.api import Api
@@ -104,6 +106,51 @@ class Fleet:
             return is_idle(operator) and len(seen) > 2 and seen[-1] == seen[-2] == seen[-3]
 
         self.world.wait(idle, "an idle operator")
+
+    def replace_pod(self) -> None:
+        """A pod that is deleted is replaced: watches, writes and the owner's UID are those of before."""
+        name = "pytorch-worker-0"
+        uid = self.world.pods()[name]["metadata"]["uid"]
+        self.world.reap_pod(name)
+        self.world.wait_successor(name, uid)
+        self.wait_complete()
+
+    def wait_served(self, api: Api) -> None:
+        """Until an API server that has started serves all of this; of CRDs it is later than ready."""
+        paths = [path.format(namespace=self.world.namespace) for path in (*self._jobs, *PARTS)]
+        self.world.wait(lambda: all(api("GET", path).status == HTTPStatus.OK for path in paths), "all resources")
+
+    def wait_watches(self, operator: Operator, before: Counter[str]) -> None:
+        """Until each watch of the operator has ended and begun again since `before`, and nothing follows from that."""
+        self.world.wait(lambda: not before.keys() - (watches(operator) - before).keys(), "new watches")
+        self.wait_idle(operator)
+
+
+def complete_fleet(api: Api, operator: Operator, namespace: str) -> Fleet:
+    """Jobs of every kind that have all their pods, and of which everything is written."""
+    fleet = Fleet(api, namespace)
+    fleet.create()
+    fleet.wait_complete()
+    fleet.wait_written()
+    fleet.wait_idle(operator)
+    return fleet
+
+
+def watches(operator: Operator) -> Counter[str]:
+    """How often each watch of the operator has ended, by the resource; all are 1 at first."""
+    text = fetch(operator.metrics_url)[1]
+    found = Counter(re.findall(r'^trainop_informer_objects\{resource="(\S+?)"\}', text, re.MULTILINE))
+    pattern = r'^trainop_informer_(?:watch_restarts|relists)_total\{.*resource="(\S+?)"\} (\S+)$'
+    for resource, count in re.findall(pattern, text, re.MULTILINE):
+        found[resource] += int(float(count))
+    return found
+
+
+def writes(operator: Operator) -> int:
+    """The requests of the operator that may write, with those that were refused or failed."""
+    text = fetch(operator.metrics_url)[1]
+    pattern = r'^rest_client_requests_total\{.*method="(?:POST|PUT|PATCH|DELETE)"\} (\S+)$'
+    return sum(int(float(count)) for count in re.findall(pattern, text, re.MULTILINE))
 
 
 def is_idle(operator: Operator) -> bool:
