@@ -2,9 +2,9 @@
 
 python -m e2e.cluster build                         the programs for the tests, once, about 10 minutes
 python -m e2e.cluster build node                    those of a real node, about 5 more: python -m e2e.cluster.node
-python -m e2e.cluster build --release 1.37 ...      those of another release of Kubernetes, beside the default
+python -m e2e.cluster build --release 1.34 ...      those of another release of Kubernetes, beside the default
 python -m e2e.cluster releases                      the oldest and the newest of them
-python -m e2e.cluster up --release 1.37             the same release runs; $TRAINOP_KUBERNETES selects it for all
+python -m e2e.cluster up --release 1.34             the same release runs; $TRAINOP_KUBERNETES selects it for all
 python -m e2e.cluster up                            prints the path of the administrator's kubeconfig
 python -m e2e.cluster up --with controller-manager,scheduler,kwok --nodes 10
 python -m e2e.cluster up --with kwok,binder         the cheapest way to run simulated pods
@@ -55,7 +55,7 @@ def parse() -> argparse.Namespace:
 def add_release(command: argparse.ArgumentParser) -> None:
     names = ", ".join(release.name for release in RELEASES)
     command.add_argument(
-        "--release", default="", help=f"of Kubernetes: {names} (default: ${VARIABLE}, else the oldest)"
+        "--release", default="", help=f"of Kubernetes: {names} (default: ${VARIABLE}, else the newest)"
     )
 
 

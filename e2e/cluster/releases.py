@@ -40,8 +40,8 @@ class Release:
 RELEASES = tuple(map(Release, ("v1.34.4", "v1.35.4", "v1.36.3", "v1.37.2")))
 """All run with etcd 3.6.8: the newest of them asks for 3.5.24 at least."""
 OLDEST, NEWEST = RELEASES[0], RELEASES[-1]
-DEFAULT = OLDEST
-"""What `make test` and CI run; `make test-kubernetes` also runs the newest."""
+DEFAULT = NEWEST
+"""What `make test` and CI run, as it serves what older releases lack; `make test-kubernetes` also runs the oldest."""
 
 
 def find_release(name: str = "") -> Release:
