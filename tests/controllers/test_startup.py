@@ -16,9 +16,10 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.engine.actions import Plan, Remove, Wait
 from trainop.engine.gang_scheduler import choose_scheduler
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import QUEUE
 from trainop.engine.plan import plan
 from trainop.engine.seen import Snapshot
-from trainop.engine.startup import QUEUE, describe_causes, seconds_to_startup
+from trainop.engine.startup import describe_causes, seconds_to_startup
 from trainop.engine.status import format_time
 from trainop.kinds.pytorch import PYTORCH
 from trainop.runtime.errors import ForbiddenError
@@ -254,13 +255,13 @@ def test_a_job_of_kueue_is_not_suspended():
     world.raw["metadata"]["labels"] = {QUEUE: "team-a"}
     world.pass_time(LIMIT)
     made = decide(world)
-    assert (made.suspend, made.actions) == (False, ())
+    assert (made.suspend, made.actions) == (None, ())
     (text,) = told(world)
     assert "the job is not suspended, because Kueue would resume it (queue team-a): use waitForPodsReady" in text
     for name in world.pods:  # another message of the scheduler is no news
         world.set_pod(name, "Pending", conditions=[{"type": "PodScheduled", "status": "False", "message": "x"}])
     again = decide(world)
-    assert (again.status, again.suspend, again.requeue_after) == (None, False, None)
+    assert (again.status, again.suspend, again.requeue_after) == (None, None, None)
     start(world)
     assert state(world) == STARTED
     world = starting("PyTorchJob", "fail")

@@ -128,7 +128,7 @@ class World:
             if self.job is None:
                 return
             made = self.step()
-            if made.status is None and not made.actions and not made.annotations:
+            if made.status is None and not made.actions and not made.annotations and made.suspend is None:
                 return
         raise AssertionError(f"not settled after {most} passes: {made}")
 
@@ -154,8 +154,8 @@ class World:
                 self.events.append(notice.event)
         for action in made.actions:
             self._act(action)
-        if made.suspend:
-            self.spec.setdefault("runPolicy", {})["suspend"] = True
+        if made.suspend is not None:
+            self.spec.setdefault("runPolicy", {})["suspend"] = made.suspend
 
     def _act(self, action: Action) -> None:
         match action:

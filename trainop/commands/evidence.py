@@ -18,7 +18,7 @@ from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.gang_scheduler import COSCHEDULING, KUBE, VOLCANO
-from trainop.engine.startup import QUEUE
+from trainop.engine.kueue import QUEUE
 from trainop.explain.why.evidence import (
     Evidence,
     OperatorFacts,

@@ -125,12 +125,12 @@ class OwnWrites:
             job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True)
         )
 
-    async def suspend(self, job: Unstructured, version: str) -> None:
+    async def suspend(self, job: Unstructured, version: str, value: bool) -> None:  # as the field
         """Sets `spec.runPolicy.suspend`. `version` is the latest resourceVersion that this pass knows, unless it has
         written the status meanwhile. Raises `ConflictError` if the job is no longer at it."""
         written, key = self._ensure(job), job.metadata.key
         latest = written.version if written.version and is_older(version, written.version) else version
-        body = {"metadata": {"resourceVersion": latest}, "spec": {"runPolicy": {"suspend": True}}}
+        body = {"metadata": {"resourceVersion": latest}, "spec": {"runPolicy": {"suspend": value}}}
         await self._send(job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True))
 
     async def write_status(self, job: Unstructured, status: Json, version: str) -> str:

@@ -79,10 +79,10 @@ class StatusWriter:
         state.refused_status = None
         return True
 
-    async def suspend(self, job: Unstructured, version: str) -> None:
+    async def suspend(self, job: Unstructured, version: str, value: bool) -> None:  # as the field
         """Sets `spec.runPolicy.suspend` after the status has said why. A refusal is reported and raised."""
         try:
-            await self._writes.suspend(job, version)
+            await self._writes.suspend(job, version, value)
         except (ForbiddenError, InvalidError) as error:
             self._report.event(job, Event("Warning", "FailedSuspend", f"Error suspending: {error}"))
             raise

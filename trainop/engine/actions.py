@@ -248,7 +248,8 @@ class Plan:
     """None if the job has no startup deadline, is not to run, or waits for its pods to be wanted."""
     cause: Failure | None = field(default=None, compare=False)
     """The root cause of what the plan does about failures."""
-    suspend: bool = False
-    """`spec.runPolicy.suspend` is set last, as a user would. The next plan is that of a suspended job."""
+    suspend: bool | None = None
+    """The value that `spec.runPolicy.suspend` gets last, as a user would set it; None: it stays. The next plan is that
+    of a job with the value."""
     requeue_after: float | None = None
     """Seconds until the job is requeued if no event comes first, such as for a deadline; None: no requeue."""

@@ -167,6 +167,9 @@ class Kind(Words):
     release: Callable[[Unstructured], Patch | None] = nothing_to_release
     """A companion of a job that no longer exists -> the removal of the operator's finalizer, which would keep it from
     being deleted, or of the rights that it grants."""
+    queued: Callable[[Snapshot, Callable[[Snapshot], Plan]], Plan] | None = None
+    """Plans a job whose snapshot has a queue, given the function that plans one without; None: the operator does not
+    queue jobs of the kind itself."""
     shows_taken: bool = False
     """The status shows which names objects of others have (`Snapshot.taken`)."""
     launcher: Callable[[Unstructured], str] | None = None
@@ -195,6 +198,9 @@ class Kind(Words):
     def decide(self, seen: Snapshot) -> Plan:
         """The plan of one reconcile, with what the job waits for, what its pods lack, and what it asks for if it is
         interrupted, stalls or does not start."""
+        return self._decide(seen) if self.queued is None else self.queued(seen, self._decide)
+
+    def _decide(self, seen: Snapshot) -> Plan:
         seen = announce(seen) if seen.evictions is not None else seen
         plan, asked = self.plan(seen), seen.job.metadata.annotations.keys()
         if PROGRESS in asked:

@@ -16,6 +16,7 @@ import msgspec
 
 from trainop.engine.actions import Wait
 from trainop.engine.gang_scheduler import GangScheduler
+from trainop.engine.kueue import SeenQueue
 from trainop.engine.pod_status import PodStatus
 from trainop.engine.progress import ProgressEndpoint
 from trainop.runtime import Json, Metadata, PartialObject, Resource, Unstructured
@@ -373,6 +374,8 @@ class Snapshot:
     process."""
     evictions: SeenEvictions | None = None
     """None if the job does not ask the operator to answer Evictions, and there are none."""
+    queue: SeenQueue | None = None
+    """None: the operator does not queue jobs of the kind."""
     silence: Silence | None = None
     """None if the job does not run, or is not watched for stalls."""
     taken: frozenset[tuple[str, str]] = frozenset()

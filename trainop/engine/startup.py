@@ -17,6 +17,7 @@ from trainop.engine.addresses import child_namer
 from trainop.engine.children import RoleSlots
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.job import Job
+from trainop.engine.kueue import QUEUE
 from trainop.engine.root_cause import MAX_MESSAGE, Failure, one_line
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.spans import doubt_choice, doubt_span, format_span, read_span
@@ -34,9 +35,6 @@ SUSPEND, FAIL = "suspend", "fail"
 SHORTEST = 10.0
 """Seconds of the shortest deadline."""
 
-QUEUE = "kueue.x-k8s.io/queue-name"
-"""The label of a job that Kueue manages. Kueue resumes an admitted job that others suspend (kubernetes-sigs/kueue
-`pkg/controller/jobframework/reconciler.go`)."""
 
 STARTING, ALL_STARTED, EXCEEDED = "Starting", "AllReplicasStarted", "StartupDeadlineExceeded"
 """Reasons of the condition: False, True, and False after the deadline."""
@@ -178,7 +176,7 @@ def _miss(seen: Snapshot, plan: Plan, rule: StartupRule, status: Status, give_up
         status = Status(ended.status or seen.job.raw.get("status"), seen.now)
         status.set_first(STARTED, "False", EXCEEDED, told)
         return replace(ended, status=status.changed())
-    queue = seen.job.metadata.labels.get(QUEUE)
+    queue = seen.job.metadata.labels.get(QUEUE)  # an admitted job that others suspend would be resumed
     text = f"{told}; {_describe_suspension(queue)}"
     if not _is_exceeded(status):  # a message that is known stays: the rest of it may change all the time
         status.set_first(STARTED, "False", EXCEEDED, text)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import THIS_OPERATOR
-from trainop.engine.startup import EXCEEDED, QUEUE
+from trainop.engine.kueue import QUEUE
+from trainop.engine.startup import EXCEEDED
 from trainop.explain.why.cause import Cause, Weight
 from trainop.explain.why.evidence import Evidence, as_text, by, gang_size
 from trainop.runtime import Json

@@ -1,0 +1,231 @@
+"""What a job asks of its queue: pod sets, priority, and the Workload with both.
+
+A pod set is one role. Its template is the manifest that the pods of the role get, so that Kueue counts what the
+operator adds; only the variables are left out, which may have 100 KiB and mean nothing to it. Whether the Workload
+still is that of the job is seen from the user's template alone (`demand`): neither a new image nor another version of
+the operator queues a running job again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.fields import as_list, as_object
+from trainop.engine.framework import REPLICA_INDEX, Words, selector
+from trainop.engine.gang import policy_class
+from trainop.engine.kueue import (
+    ELASTIC,
+    EXECUTION_TIME,
+    GROUP,
+    JOB_UID,
+    PRIORITY,
+    QUEUE,
+    REPLACES,
+    TOPOLOGY,
+    WORKLOADS,
+    SeenQueue,
+    Workload,
+)
+from trainop.runtime import Json, Metadata, owner_reference
+
+DEMAND = ANNOTATION_PREFIX + "queued-demand"
+"""The annotation of a Workload with a hash of what its pod sets were made from, without their numbers. It also marks
+the Workloads that the operator has made."""
+LONGEST_NAME = 63
+"""Of a Workload: Kueue uses it as the value of labels."""
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """The pods of one role."""
+
+    name: str
+    """The label of the role, in lower case."""
+    count: int
+    template: Json
+    """The user's template, not validated."""
+    make: Callable[[], Json]
+    """Returns the manifest of a pod of the set. Called when a Workload is written."""
+    least: int | None = None
+    """The pods with which the job can run; None: all."""
+
+
+class Priority(NamedTuple):
+    """The priority of a job in its queue."""
+
+    value: int = 0
+    reference: Mapping[str, str] | None = None
+    """The `priorityClassRef`; None: no class decides."""
+    missing: str = ""
+    """The class that does not exist, as text; empty: it does."""
+
+
+def demand(pod_sets: Sequence[PodSet]) -> str:
+    """A hash of what decides about quota and place of the pods, without their numbers."""
+    facts = [(each.name, _demand(each.template)) for each in pod_sets]
+    return hashlib.blake2s(_encode_sorted(facts), digest_size=16).hexdigest()
+
+
+_PLACING = ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "overhead", "resources", "resourceClaims")
+
+
+def _demand(template: Json) -> Json:
+    spec = as_object(template.get("spec"))
+    facts: Json = {name: spec[name] for name in _PLACING if spec.get(name)}
+    for group in ("containers", "initContainers"):
+        facts[group] = [(each.get("resources"), each.get("restartPolicy")) for each in as_list(spec.get(group))]
+    return {**facts, "topology": _topology_annotations(template)}
+
+
+def _topology_annotations(template: Json) -> dict[str, str]:
+    given = as_object(as_object(template.get("metadata")).get("annotations"))
+    return {name: text for name, text in given.items() if name.startswith(TOPOLOGY) and isinstance(text, str)}
+
+
+# Priority -------------------------------------------------------------------------------------------------------------
+
+
+def read_priority(job: Metadata, spec: Json, pod_sets: Sequence[PodSet], seen: SeenQueue) -> Priority:
+    """By the label of the job, its scheduling policy, the first template with a PriorityClass, or the default class."""
+    if name := job.labels.get(PRIORITY):
+        if (value := seen.classes.get(name)) is None:
+            return Priority(missing=f"WorkloadPriorityClass {name}")
+        return Priority(value, {"group": GROUP, "kind": "WorkloadPriorityClass", "name": name})
+    names = (policy_class(spec), *(as_object(each.template.get("spec")).get("priorityClassName") for each in pod_sets))
+    given = next((name for name in names if name and isinstance(name, str)), seen.default_class)
+    if not given:
+        return Priority()
+    if (value := seen.priorities.get(given)) is None:
+        return Priority(missing=f"PriorityClass {given}")
+    return Priority(value, {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": given})
+
+
+# The Workload ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a job asks of its queue."""
+
+    job: Metadata
+    words: Words
+    pod_sets: Sequence[PodSet]
+    priority: Priority
+    elastic: bool = False
+    """It is resized by a new slice, and not queued again."""
+
+    @property
+    def queue(self) -> str:
+        return self.job.labels.get(QUEUE, "")
+
+    @property
+    def demand(self) -> str:
+        return demand(self.pod_sets)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {each.name: each.count for each in self.pod_sets}
+
+    @property
+    def seconds(self) -> int | None:
+        """For how long the job may be admitted; None: Kueue sets no limit."""
+        text = self.job.labels.get(EXECUTION_TIME, "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 2**31 else None
+
+    def matches(self, workload: Workload) -> bool:
+        """Whether the Workload is made from the same templates, whatever the numbers."""
+        return workload.metadata.annotations.get(DEMAND) == self.demand and self.seconds == _seconds(workload)
+
+    def name(self, old: Workload | None = None) -> str:
+        """The name of the Workload that is made now, after `old`: it differs with what is asked for, since an old one
+        may be there still."""
+        facts = (self.job.uid, self.demand, self.counts, old.metadata.uid if old else "")
+        digest = hashlib.blake2s(_encode_sorted(facts), digest_size=5).hexdigest()
+        start = f"{self.words.kind.lower()}-{self.job.name}"[: LONGEST_NAME - len(digest) - 1]
+        return f"{start.rstrip('-.')}-{digest}"
+
+    def spec(self) -> Json:
+        """The `spec` of the Workload. As a merge patch it also removes what an older one has."""
+        reference = self.priority.reference
+        return {
+            "queueName": self.queue,
+            "podSets": [_pod_set(each, partial=not self.elastic) for each in self.pod_sets],
+            "priority": self.priority.value,
+            "priorityClassRef": dict(reference) if reference else None,
+            "maximumExecutionTimeSeconds": self.seconds,
+        }
+
+    def manifest(self, old: Workload | None = None) -> Json:
+        """The Workload as it is created; `old` is the slice that it is to replace."""
+        resource = self.words.resource
+        annotations = {DEMAND: self.demand}
+        if self.elastic:
+            annotations[ELASTIC] = "true"
+        if old is not None:
+            annotations[REPLACES] = f"{self.job.namespace}/{old.metadata.name}"
+        return {
+            "apiVersion": WORKLOADS.api_version,
+            "kind": WORKLOADS.kind,
+            "metadata": {
+                "name": self.name(old),
+                "namespace": self.job.namespace,
+                "labels": {**selector(self.words, self.job.name), JOB_UID: self.job.uid},
+                "annotations": annotations,
+                "ownerReferences": [
+                    owner_reference(resource.api_version, resource.kind, self.job.name, self.job.uid),
+                ],
+            },
+            "spec": {name: value for name, value in self.spec().items() if value is not None},
+        }
+
+
+def _seconds(workload: Workload) -> int | None:
+    return workload.spec.maximum_execution_time_seconds
+
+
+def _pod_set(pods: PodSet, *, partial: bool) -> Json:
+    made: Json = {"name": pods.name, "count": pods.count, "template": _template(pods.make())}
+    if partial and pods.least is not None and 0 < pods.least < pods.count:
+        made["minCount"] = pods.least
+    return {**made, "topologyRequest": _topology_request(pods.template)}
+
+
+def _template(manifest: Json) -> Json:
+    """The template of a pod set: without what only one pod has, and without the variables."""
+    metadata, spec = manifest["metadata"], dict(manifest["spec"])
+    for name in ("hostname", "subdomain"):
+        spec.pop(name, None)
+    for group in ("containers", "initContainers"):
+        if group in spec:
+            spec[group] = [{name: value for name, value in each.items() if name != "env"} for each in spec[group]]
+    kept = {name: metadata[name] for name in ("labels", "annotations") if metadata.get(name)}
+    return {"metadata": kept, "spec": spec}
+
+
+_REQUESTS = {"required-topology": "required", "preferred-topology": "preferred"}
+_SLICES = ("slice-required-topology", "slice-size")
+
+
+def _topology_request(template: Json) -> Json:
+    """The topology that the annotations of a template ask for, as Kueue's own integrations read them; the pods are
+    placed in the order of their index."""
+    asked = {name.removeprefix(TOPOLOGY): text for name, text in _topology_annotations(template).items()}
+    request: Json = {"podIndexLabel": REPLICA_INDEX}
+    found = next((name for name in _REQUESTS if name in asked), None)
+    if found is not None:
+        request[_REQUESTS[found]] = asked[found]
+        request |= {"podSetGroupName": asked["group-name"]} if "group-name" in asked else {}
+    elif asked.get("unconstrained-topology") in ("true", "false"):
+        request["unconstrained"] = asked["unconstrained-topology"] == "true"
+    topology, size = (asked.get(name, "") for name in _SLICES)
+    if topology and size.isascii() and size.isdigit() and 0 < int(size[:11]) < 2**31:
+        request |= {"podSetSliceRequiredTopology": topology, "podSetSliceSize": int(size)}
+    return request
