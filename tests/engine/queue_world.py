@@ -45,12 +45,13 @@ def kind_with_queue(framework: Framework = PYTORCH) -> Kind:
     return replace(kind_of(framework), queued=queueing_of(framework).plan)
 
 
-class QueueWorld(World):
-    """One job, its pods, and its Workloads."""
+class WithKueue(World):
+    """A world of one job, and its Workloads."""
 
-    def __init__(self, job: Json, *, framework: Framework = PYTORCH, options: Options | None = None) -> None:
-        super().__init__(job, framework=framework, options=options)
-        self.kind = kind_with_queue(framework)
+    kind: Kind
+
+    def __init__(self, job: Json, **fields: Any) -> None:
+        super().__init__(job, **fields)
         self.workloads: dict[str, Json] = {}
         flavors = (FLAVOR, DEFAULT_FLAVOR)
         self.queue = SeenQueue(flavors={each["metadata"]["name"]: read(Flavor, each) for each in flavors})
@@ -146,6 +147,14 @@ class QueueWorld(World):
         self.settle()
         self.run()
         self.settle()
+
+
+class QueueWorld(WithKueue):
+    """A job of a framework."""
+
+    def __init__(self, job: Json, *, framework: Framework = PYTORCH, options: Options | None = None) -> None:
+        super().__init__(job, framework=framework, options=options)
+        self.kind = kind_with_queue(framework)
 
 
 def read(type_: Any, raw: Json) -> Any:

@@ -38,6 +38,7 @@ from trainop.engine.actions import (
 from trainop.engine.gang_scheduler import KUBE_WORKLOADS
 from trainop.engine.in_place import without_rules
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import WORKLOADS
 from trainop.runtime import (
     PODS,
     SERVICES,
@@ -96,7 +97,7 @@ class ChildWriter:
         self._report = report
         self._after = after
         self._bodies = bodies or BodyBudget()
-        self._watched = {each.resource for each in kind.companion_kinds} | {PODS, SERVICES, KUBE_WORKLOADS}
+        self._watched = {each.resource for each in kind.companion_kinds} | {PODS, SERVICES, KUBE_WORKLOADS, WORKLOADS}
 
     async def carry_out(self, job: Unstructured, action: Action, outcome: Outcome) -> None:
         match action:

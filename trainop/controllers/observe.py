@@ -21,11 +21,13 @@ from trainop.controllers.evictions import EvictionCache
 from trainop.controllers.gang import GangCaches
 from trainop.controllers.job_state import JobStates
 from trainop.controllers.outcome import Passes, Refusals
+from trainop.controllers.queue import QueueCaches
 from trainop.controllers.silence import Silences
 from trainop.engine.children import ChildSelection
 from trainop.engine.extensions import read_checkpoint
 from trainop.engine.failures import is_under_way
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import WORKLOADS
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options, Pod, Service, Snapshot
 from trainop.engine.stalls import STALLED_AFTER
@@ -100,6 +102,8 @@ class View:
     companions: Mapping[Resource, Informer[Unstructured]]
     gang: GangCaches | None = None
     """None: gang scheduling is off."""
+    queue: QueueCaches | None = None
+    """None: the operator does not queue jobs of the kind."""
 
     def job(self, key: Key) -> Unstructured | None:
         """The cached job. If it cannot be decoded completely, the decodable part, which has a `fault`."""
@@ -128,6 +132,8 @@ class View:
             store = self.companions[resource].store
         elif self.gang is not None and resource == self.gang.groups.resource:
             store = self.gang.groups.store
+        elif self.queue is not None and resource == WORKLOADS:
+            store = self.queue.workloads.store
         else:
             store = (self.pods if resource == PODS else self.services).store
         child: HasMetadata | None = store.get(key)
@@ -146,6 +152,7 @@ class View:
             if store.unreadable
         }
         seen = Snapshot(job, pods, services, now, options, companions, unreadable, wall)
+        seen = self.queue.show(seen) if self.queue else seen
         return self.gang.show(seen) if self.gang else seen
 
     def add_relabelled(self, listed: Snapshot) -> Snapshot:
@@ -333,6 +340,7 @@ class Observer:
                 self._client, self.view.kind, job, now, self._current_options(), wall=wall, gang=self.view.gang
             )
             seen = self.view.add_relabelled(listed)
+            seen = await self.view.queue.show_live(self._client, seen) if self.view.queue else seen
         seen = self._refusals.show(seen)
         if names := self.view.kind.lookups(job):
             seen = await look_up(self._client, seen, names)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from trainop.controllers.job_state import JobState, JobStates, RefusedWrites, RepeatedWrite
 from trainop.engine.actions import Action, Ensure, Need, Plan, Wait
 from trainop.engine.children import ChildEvents
+from trainop.engine.kueue import WORKLOADS, SeenQueue
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.seen import Snapshot
 from trainop.engine.waiting import CREATION_FAILED
@@ -246,13 +247,24 @@ class Refusals:
         return fresh, wait
 
     def show(self, seen: Snapshot) -> Snapshot:
-        """Adds why the job's PodGroup was refused, and when the write is repeated."""
+        """Adds why the job's PodGroup or Workload was refused, and when the write is repeated."""
         job, held = seen.job.metadata, self._held(seen.job.metadata)
+        if held is not None and seen.queue is not None:
+            seen = replace(seen, queue=self._show_queue(seen.queue, job, held))
         message = held.objects.get(("PodGroup", job.name)) if held else None
         if held is None or message is None:
             return seen
         retry_in = max(0.0, held.until - self._clock.monotonic())
         return replace(seen, gang=replace(seen.gang, refused=message.replace("*", job.name), retry_in=retry_in))
+
+    def _show_queue(self, queue: SeenQueue, job: Metadata, held: RefusedWrites) -> SeenQueue:
+        """The Workload of a gang has the name of the job, and that of a queue never has."""
+        mine = (name for kind, name in held.objects if kind == WORKLOADS.kind and name != job.name)
+        if (name := next(mine, None)) is None:
+            return queue
+        retry_in = max(0.0, held.until - self._clock.monotonic())
+        message = held.objects[WORKLOADS.kind, name].replace("*", name)
+        return replace(queue, refused=message, retry_in=retry_in)
 
     def _held(self, job: Metadata) -> RefusedWrites | None:
         """What was refused. An edit of the job ends the back-off."""

@@ -21,6 +21,7 @@ from trainop.controllers.live_job import NotOwnStatus, NotProgress, OwnerCheck, 
 from trainop.controllers.observe import JOB_INDICES, Observer, View, child_indices
 from trainop.controllers.outcome import Passes, Refusals
 from trainop.controllers.progress.feed import ReportFeed
+from trainop.controllers.queue import WORKLOAD_CHANGES, open_queue_caches, waits_in_queue
 from trainop.controllers.reconciler import JobReconciler
 from trainop.controllers.report import EventRecorder, Reporter
 from trainop.controllers.routing import (
@@ -36,7 +37,7 @@ from trainop.controllers.statuses import FirstStatuses, StatusWriter
 from trainop.engine.children import ChildSelection
 from trainop.engine.framework import CompanionKind
 from trainop.engine.gang_scheduler import GangScheduler
-from trainop.engine.kind import Kind
+from trainop.engine.kind import Kind, every_job
 from trainop.engine.kube_gang import WORKLOADS
 from trainop.engine.progress import TRAINER_STATUS, ProgressEndpoint
 from trainop.engine.seen import Options
@@ -99,6 +100,7 @@ def open_view(kind: Kind, cache: Cache, gang: GangScheduler | None = None) -> Vi
         services=cache.informer(SERVICES, children.decode_service, label_selector=children.watch, indices=indices),
         companions={each.resource: _open_companions(each, children, cache) for each in companion_kinds},
         gang=open_gang_caches(gang, cache) if gang else None,
+        queue=open_queue_caches(cache) if kind.queued is not None else None,
     )
 
 
@@ -239,20 +241,21 @@ def _watch_children(controller: Controller, view: View, needs: ControllerDepende
         watch(companions)
     for each in view.needed:
         each.on_recovery(lambda: _enqueue_all(controller, view))
+    if view.queue is not None:
+        watch(view.queue.workloads, ChildPace(), WORKLOAD_CHANGES)
+        controller.watch(view.queue.flavors, NoKeys())
+        controller.watch(view.queue.classes, NoKeys())
+        controller.watch(view.queue.priorities, NoKeys())
+        view.queue.workloads.on_recovery(lambda: _enqueue_all(controller, view, waits_in_queue))
     if view.gang is not None:
         watch(view.gang.groups, ChildPace(), GROUP_CHANGES)
         controller.watch(view.gang.classes, NoKeys())
-        view.gang.groups.on_recovery(lambda: _enqueue_waiting(controller, view))
+        view.gang.groups.on_recovery(lambda: _enqueue_all(controller, view, waits_for_groups))
 
 
-def _enqueue_all(controller: Controller, view: View) -> None:
-    """Enqueues all jobs when their children can be listed again: no event comes for those that have none."""
+def _enqueue_all(controller: Controller, view: View, concerns: Callable[[Unstructured], bool] = every_job) -> None:
+    """Enqueues all jobs, or those that it concerns, when their children can be listed again: no event comes for those
+    that have none."""
     for job in view.jobs.store.list():
-        controller.queue.add(job.metadata.key)
-
-
-def _enqueue_waiting(controller: Controller, view: View) -> None:
-    """Enqueues the jobs that wait until PodGroups can be read; there is no event of a PodGroup for them."""
-    for job in view.jobs.store.list():
-        if waits_for_groups(job):
+        if concerns(job):
             controller.queue.add(job.metadata.key)

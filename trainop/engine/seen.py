@@ -168,11 +168,12 @@ class PodGroup(msgspec.Struct, frozen=True, gc=False):
     status: PodGroupStatus = PodGroupStatus()
 
 
-class PriorityClass(msgspec.Struct, frozen=True, gc=False):
+class PriorityClass(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The fields of a v1 PriorityClass that plans depend on."""
 
     metadata: ChildMetadata = ChildMetadata()
     value: int = 0
+    global_default: bool = False
 
 
 # What is read of an Eviction ------------------------------------------------------------------------------------------
