@@ -14,11 +14,14 @@ import msgspec
 from tests.runtime.virtual_time import VirtualClock
 from trainop.controllers.counters import JobMetrics
 from trainop.controllers.gang import PRIORITY_CLASSES, decode_pod_group, decode_priority_class
+from trainop.controllers.queue import QueueCaches, decode_class, decode_flavor, decode_workload
 from trainop.controllers.wiring import ControllerDependencies, build_controller, open_view
 from trainop.engine.children import decode_pod, decode_service
 from trainop.engine.kind import kind_of
+from trainop.engine.kueue import FLAVORS, WORKLOAD_CLASSES, WORKLOADS
 from trainop.engine.seen import Options
 from trainop.kinds.pytorch import PYTORCH
+from trainop.programs.queues import with_queue
 from trainop.runtime.cache.cache import Cache
 from trainop.runtime.cache.informer import Informer
 from trainop.runtime.client.client import Client, Listing, PatchKind
@@ -236,7 +239,10 @@ class Shell:
         pod_events: bool = False,
         most: int = 500,
         first_status: float = 0.0,
+        queued: bool = False,
     ) -> None:
+        """`queued`: the operator queues the jobs itself."""
+        kind = with_queue(kind_of(PYTORCH)) if queued else kind_of(PYTORCH)
         self.client = DictClient()
         self.clock = VirtualClock()
         self.metrics = JobMetrics()
@@ -251,8 +257,8 @@ class Shell:
             options=options or Options(waiting_after=0),
             pod_events=pod_events,
         )
-        self.controller = build_controller(kind_of(PYTORCH), needs, self.events)
-        self.view = open_view(kind_of(PYTORCH), cache, needs.options.gang)
+        self.controller = build_controller(kind, needs, self.events)
+        self.view = open_view(kind, cache, needs.options.gang)
         reconciler: Any = self.controller._reconciler
         reconciler._applier._max_writes = most
         reconciler._first_statuses._max_wait = first_status
@@ -261,7 +267,8 @@ class Shell:
     def show(self, *resources: Resource) -> None:
         """Update the caches to the stored state."""
         gang = (self.view.gang.groups.resource, PRIORITY_CLASSES) if self.view.gang else ()
-        for resource in resources or (JOBS, PODS, SERVICES, *self.view.companions, *gang):
+        queue = (WORKLOADS, FLAVORS, WORKLOAD_CLASSES, PRIORITY_CLASSES) if self.view.queue else ()
+        for resource in resources or (JOBS, PODS, SERVICES, *self.view.companions, *gang, *queue):
             informer, decode = self._cache_of(resource)
             there = {key: obj for (kind, key), obj in self.client.objects.items() if kind == resource}
             for known in list(informer.store.list()):
@@ -271,12 +278,15 @@ class Shell:
                 informer.put(decode(msgspec.json.encode(obj)), listing=False, initial=False)
 
     def _cache_of(self, resource: Resource) -> tuple[Informer[Any], Callable[[bytes], Any]]:
-        if resource == JOBS:
-            return self.view.jobs, decode_unstructured
-        if resource == PODS:
-            return self.view.pods, decode_pod
-        if resource == SERVICES:
-            return self.view.services, decode_service
+        view = self.view
+        known: dict[Resource, tuple[Informer[Any], Callable[[bytes], Any]]] = {
+            JOBS: (view.jobs, decode_unstructured),
+            PODS: (view.pods, decode_pod),
+            SERVICES: (view.services, decode_service),
+            **(_queue_caches(view.queue) if view.queue is not None else {}),
+        }
+        if resource in known:
+            return known[resource]
         if resource in self.view.companions:
             return self.view.companions[resource], decode_unstructured
         assert self.view.gang is not None
@@ -324,6 +334,15 @@ class Shell:
 
     def counted(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def _queue_caches(queue: QueueCaches) -> dict[Resource, tuple[Informer[Any], Callable[[bytes], Any]]]:
+    return {
+        WORKLOADS: (queue.workloads, decode_workload),
+        FLAVORS: (queue.flavors, decode_flavor),
+        WORKLOAD_CLASSES: (queue.classes, decode_class),
+        PRIORITY_CLASSES: (queue.priorities, decode_priority_class),
+    }
 
 
 def pytorch_job(masters: int = 1, workers: int = 2, *, uid: str = "job-uid", **spec: Any) -> Json:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from tests.controllers.kinds import KINDS, make
+from tests.controllers.shell import JOBS, Shell, api_error, pytorch_job
 from tests.engine.queue_world import QUEUE, QueueWorld, WithKueue
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
-from trainop.engine.kueue import SeenQueue
+from tests.runtime.virtual_time import virtual_time
+from trainop.engine.kueue import FLAVORS, WORKLOADS, SeenQueue
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.programs.queues import QUEUED, with_queue
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.programs.schemes import KINDS as SCHEMES
-from trainop.runtime.objects.metadata import Json
+from trainop.runtime.cache.scope import Scope
+from trainop.runtime.errors import DecodeError
+from trainop.runtime.objects.metadata import PODS, Json, Key, Unstructured
 
 
 class QueuedMpi(WithKueue, MpiWorld):
@@ -156,3 +161,186 @@ def test_invalid_mpi_job_asks_for_no_quota() -> None:
     world.step()
     assert not world.workloads
     assert LAUNCHER_JOBS not in {resource for resource, held in world.companions.items() if held}
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+def shell_with_job(**metadata: Any) -> Shell:
+    shell = Shell(queued=True)
+    job = pytorch_job()
+    job["metadata"] |= {"labels": {QUEUE: "q"}, **metadata}
+    shell.client.put(JOBS, job)
+    shell.client.put(FLAVORS, {"metadata": {"name": "spot", "namespace": ""}, "spec": {"nodeLabels": {"pool": "spot"}}})
+    return shell
+
+
+def workload(shell: Shell) -> Json:
+    (found,) = (each for (resource, _), each in shell.client.objects.items() if resource == WORKLOADS)
+    return found
+
+
+def say(shell: Shell, message: str = "", **conditions: tuple[str, str]) -> None:
+    status = workload(shell).get("status", {})
+    found = {each["type"]: each for each in status.get("conditions", ())}
+    for type_, (value, reason) in conditions.items():
+        moment = "2026-01-01T00:00:00Z"
+        found[type_] = {
+            "type": type_,
+            "status": value,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": moment,
+        }
+    shell.client.put(WORKLOADS, workload(shell) | {"status": {**status, "conditions": list(found.values())}})
+
+
+def admit(shell: Shell) -> None:
+    sets = workload(shell)["spec"]["podSets"]
+    assigned = [{"name": each["name"], "flavors": {"cpu": "spot"}, "count": each["count"]} for each in sets]
+    admission = {"clusterQueue": "cq", "podSetAssignments": assigned}
+    shell.client.put(WORKLOADS, workload(shell) | {"status": {"admission": admission}})
+    say(shell, QuotaReserved=("True", "QuotaReserved"), Admitted=("True", "Admitted"))
+
+
+def writes(shell: Shell) -> list[str]:
+    return [f"{call.verb} {call.resource.plural}" for call in shell.client.calls if call.verb not in ("get", "list")]
+
+
+@virtual_time
+async def test_without_the_flag_nothing_is_watched_and_nothing_is_written() -> None:
+    shell, plain = Shell(), Shell()
+    job = pytorch_job()
+    plain.client.put(JOBS, job)
+    job["metadata"]["labels"] = {QUEUE: "q"}
+    shell.client.put(JOBS, job)
+    assert shell.view.queue is None
+    sources: Any = shell.controller._sources
+    assert len(sources) == 4, "jobs, pods, services, autoscalers"
+    assert len(shell_with_job().controller._sources) == 8
+    for each in (shell, plain):
+        await each.settle()
+    assert writes(shell) == writes(plain)
+    assert len(shell.pods()) == 3
+
+
+@virtual_time
+async def test_requests_of_a_job() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    assert shell.pods() == []
+    assert shell.job()["spec"]["runPolicy"]["suspend"] is True
+    assert writes(shell).count("create workloads") == 1
+    await drain(shell)
+    admit(shell)
+    shell.show()
+    assert await drain(shell)
+    await shell.settle()
+    assert len(shell.pods()) == 3
+    assert shell.job()["spec"]["runPolicy"]["suspend"] is False
+    pod = shell.client.objects[PODS, Key("ns", "j-worker-0")]
+    assert pod["spec"]["nodeSelector"] == {"pool": "spot"}
+    for name in shell.pods():
+        shell.set_phase(name, "Running")
+    await shell.settle()
+    assert condition(shell, "PodsReady")["status"] == "True"
+    before = len(writes(shell))
+    await drain(shell)
+    shell.client.put(WORKLOADS, workload(shell) | {"other": "x"})
+    shell.show()
+    assert not await drain(shell), "nothing that a plan reads"
+    await shell.settle()
+    assert len(writes(shell)) == before
+
+    say(shell, "make room", Evicted=("True", "Preempted"))
+    await shell.settle()
+    assert shell.pods() == []
+    assert "admission" not in workload(shell)["status"]
+    assert shell.job()["spec"]["runPolicy"]["suspend"] is True
+    assert shell.events.of("Preempted") == ["make room"]
+
+
+async def drain(shell: Shell) -> bool:
+    """Whether events have added the job's key since the last call."""
+    await asyncio.sleep(5)  # events of one moment are gathered
+    woken = False
+    while await shell.woken():
+        woken = True
+    return woken
+
+
+def condition(shell: Shell, type_: str) -> Json:
+    return next(each for each in workload(shell)["status"]["conditions"] if each["type"] == type_)
+
+
+@virtual_time
+async def test_write_that_meets_a_newer_workload_is_made_again() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    admit(shell)
+    shell.show()
+    say(shell, "meanwhile", BlockedOnPreemptionGates=("False", "x"))
+    await shell.look()
+    assert not any(each["type"] == "PodsReady" for each in workload(shell)["status"]["conditions"])
+    await shell.settle()
+    assert condition(shell, "PodsReady")["status"] == "False"
+    assert condition(shell, "BlockedOnPreemptionGates")["message"] == "meanwhile"
+
+
+@virtual_time
+async def test_refused_workload_is_named_once_and_tried_again() -> None:
+    shell = shell_with_job()
+    refusal = api_error(403, "Forbidden", "admission webhook denied the request: no")
+    shell.client.fail("create", WORKLOADS, refusal, times=99)
+    await shell.settle()
+    tried = len(shell.client.names("create", WORKLOADS))
+    result = await shell.settle()
+    (shown,) = (each for each in shell.job()["status"]["conditions"] if each["type"] == "Admitted")
+    assert (shown["status"], shown["reason"]) == ("False", "WorkloadRefused")
+    assert "denied the request" in shown["message"]
+    assert len(shell.client.names("create", WORKLOADS)) == tried
+    assert result.requeue_after is not None
+    assert result.requeue_after <= 60
+    shell.client.faults.clear()
+    await asyncio.sleep(400)
+    await shell.settle()
+    assert workload(shell)
+
+
+@virtual_time
+async def test_workload_that_cannot_be_read_stops_nothing() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    admit(shell)
+    await shell.settle()
+    assert shell.view.queue is not None
+    informer = shell.view.queue.workloads
+    raw = workload(shell)
+    error = DecodeError("status", "wrong", key=(key := Key("ns", raw["metadata"]["name"])))
+    error.remains = Unstructured({"metadata": {**raw["metadata"], "resourceVersion": "9999"}})
+    informer.store.reject(key, error)
+    for _ in range(2):
+        await shell.look()
+        await asyncio.sleep(3)  # a status without actions may be delayed
+    assert len(shell.pods()) == 3
+    (shown,) = (each for each in shell.job()["status"]["conditions"] if each["type"] == "Admitted")
+    assert (shown["reason"], shown["message"]) == (
+        "WorkloadUnavailable",
+        f"Workload {key.name} cannot be read: status: wrong",
+    )
+
+
+@pytest.mark.parametrize("absent", ["workloads", "flavors"])
+@pytest.mark.parametrize("how", ["not served", "forbidden"])
+@virtual_time
+async def test_absence_is_named(absent: str, how: str) -> None:
+    shell = Shell(queued=True)
+    assert shell.view.queue is not None
+    informer: Any = getattr(shell.view.queue, absent)
+    if how == "not served":
+        informer._served = False
+        expected = "the API server does not serve kueue.x-k8s.io/v1beta2"
+    else:
+        informer.denied(Scope())
+        expected = f"the operator has no permission to list and watch {informer.resource}"
+    assert shell.view.queue.obstacle("ns").startswith(expected)
