@@ -10,6 +10,7 @@ from trainop.engine.actions import Need
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import BACK_ENDS
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import FLAVORS, WORKLOAD_CLASSES, WORKLOADS
 from trainop.engine.seen import EVICTIONS, Options
 from trainop.engine.steps.rights import BINDING, ROLE
 from trainop.kinds.mpi.exec.kind import ACCOUNT
@@ -119,6 +120,16 @@ def eviction_rules() -> list[Json]:
     return [_rule([EVICTIONS], "get list watch"), _rule(["evictions/status"], "patch", EVICTIONS.group)]
 
 
+def queue_rules() -> list[Json]:
+    """The additional permissions for jobs that the operator queues with Kueue itself. The flavors and the classes are
+    objects of the cluster: no Role grants them."""
+    return [
+        _rule([WORKLOADS], "get list watch create patch delete"),
+        _rule(["workloads/status"], "patch", WORKLOADS.group),
+        _rule([FLAVORS, WORKLOAD_CLASSES], "get list watch"),
+    ]
+
+
 def review_rules() -> list[Json]:
     """The rights to ask the API server who the bearer of a token is, and what they may do. Reviews are objects of the
     cluster: no Role grants them."""
@@ -162,6 +173,8 @@ def component_roles(kind: str = "ClusterRole", namespace: str | None = None) -> 
     """The roles of the components that only add rights, by name of the component. `kind` is ClusterRole, or Role for
     rights in one namespace."""
     rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules(), "eviction-responder": eviction_rules()}
+    if kind == "ClusterRole":
+        rights["kueue"] = queue_rules()
     return {
         name: [_role(kind, f"{NAME}-{name}", found), _binding(kind, f"{NAME}-{name}", namespace)]
         for name, found in rights.items()

@@ -19,6 +19,7 @@ from trainop.controllers.crd_check import JobCrdCheck
 from trainop.controllers.gang import CrdCheck, open_gang_caches
 from trainop.controllers.wiring import ControllerDependencies, build_controller
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import FLAVORS, WORKLOAD_CLASSES, WORKLOADS
 from trainop.errors import StartError
 from trainop.logs import configure_logs
 from trainop.programs.mpi_versions import MpiVersionWatch, adapt_to_crds
@@ -54,12 +55,18 @@ log = structlog.get_logger(__name__)
 
 
 def _optional_resources(kinds: Iterable[Kind]) -> set[Resource]:
-    """The resources without which an installation works for all jobs but some kinds."""
-    return {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
+    """The resources without which an installation works for all jobs but some kinds, or those with a queue."""
+    found = {each.resource for kind in kinds for each in kind.companion_kinds if each.permission_optional}
+    return found | ({WORKLOADS, FLAVORS, WORKLOAD_CLASSES} if any(kind.queued for kind in kinds) else set())
 
 
 def _enabled_kinds(settings: Settings) -> list[Kind]:
-    return [kind for scheme in enabled_schemes(settings.schemes) for kind in KINDS[scheme](settings.options)]
+    kinds = [kind for scheme in enabled_schemes(settings.schemes) for kind in KINDS[scheme](settings.options)]
+    if not settings.queued:
+        return kinds
+    from trainop.programs.queues import with_queues  # noqa: PLC0415  # saves memory
+
+    return with_queues(kinds, settings.queued)
 
 
 def build(
@@ -213,7 +220,7 @@ def _served_kinds(settings: Settings) -> list[Kind]:
 def run(settings: Settings) -> int:
     """Runs the operator in this process until SIGTERM or SIGINT; returns the exit code. Raises `StartError`."""
     configure_logs(settings.logs)
-    enabled_schemes(settings.schemes)  # first, so that an invalid flag is reported even without a cluster
+    _enabled_kinds(settings)  # first, so that an invalid flag is reported even without a cluster
     metrics = JobMetrics(depth_by_priority=settings.depth_by_priority)
     operator = declare(settings, SystemClock())
 

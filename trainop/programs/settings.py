@@ -66,6 +66,8 @@ class Settings:
     leader_retry_period: float = 2.0
     schemes: tuple[str, ...] = ()
     """Enabled kinds, as given; empty means all."""
+    queued: tuple[str, ...] = ()
+    """The kinds that the operator queues with Kueue itself, as given; empty means none."""
     required: tuple[Resource, ...] = ()
     """The operator does not start if the API server serves none of these; empty: it starts without CRDs."""
     namespace: str = ""
@@ -204,6 +206,14 @@ OUR_FLAGS = (
         one_of(*MODES),
         "value",
         field="options.service_mode",
+    ),
+    setting(
+        "kueue",
+        "The kinds whose jobs with a queue of Kueue the operator queues itself, separated by commas, such as MXJob."
+        " Only kinds that Kueue's own configuration does not integrate. By default, none.",
+        split_names,
+        "kinds",
+        field="queued",
     ),
     setting(
         "force-delete-after",

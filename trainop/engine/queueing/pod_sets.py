@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import REPLICA_INDEX, Words, selector
 from trainop.engine.gang import policy_class
@@ -32,11 +31,9 @@ from trainop.engine.kueue import (
     SeenQueue,
     Workload,
 )
+from trainop.engine.steps.companions import FINGERPRINT
 from trainop.runtime import Json, Metadata, owner_reference
 
-DEMAND = ANNOTATION_PREFIX + "queued-demand"
-"""The annotation of a Workload with a hash of what its pod sets were made from, without their numbers. It also marks
-the Workloads that the operator has made."""
 LONGEST_NAME = 63
 """Of a Workload: Kueue uses it as the value of labels."""
 
@@ -69,7 +66,8 @@ class Priority(NamedTuple):
 
 
 def demand(pod_sets: Sequence[PodSet]) -> str:
-    """A hash of what decides about quota and place of the pods, without their numbers."""
+    """A hash of what decides about quota and place of the pods, without their numbers: the fingerprint of a Workload,
+    which also marks those that the operator has made."""
     facts = [(each.name, _demand(each.template)) for each in pod_sets]
     return hashlib.blake2s(_encode_sorted(facts), digest_size=16).hexdigest()
 
@@ -142,7 +140,7 @@ class Request:
 
     def matches(self, workload: Workload) -> bool:
         """Whether the Workload is made from the same templates, whatever the numbers."""
-        return workload.metadata.annotations.get(DEMAND) == self.demand and self.seconds == _seconds(workload)
+        return workload.metadata.annotations.get(FINGERPRINT) == self.demand and self.seconds == _seconds(workload)
 
     def name(self, old: Workload | None = None) -> str:
         """The name of the Workload that is made now, after `old`: it differs with what is asked for, since an old one
@@ -166,7 +164,7 @@ class Request:
     def manifest(self, old: Workload | None = None) -> Json:
         """The Workload as it is created; `old` is the slice that it is to replace."""
         resource = self.words.resource
-        annotations = {DEMAND: self.demand}
+        annotations = {FINGERPRINT: self.demand}
         if self.elastic:
             annotations[ELASTIC] = "true"
         if old is not None:

@@ -20,9 +20,10 @@ from trainop.engine.actions import LOOK_AGAIN, Action, Ensure, Need, Patch, Remo
 from trainop.engine.framework import Words, selector
 from trainop.engine.kueue import ELASTIC, EVICTED, FINISHED, WORKLOADS, SeenQueue, Workload
 from trainop.engine.queueing.placement import Placement, PlacementError, UnknownFlavorError, read_placements
-from trainop.engine.queueing.pod_sets import DEMAND, PodSet, Request, read_priority
+from trainop.engine.queueing.pod_sets import PodSet, Request, read_priority
 from trainop.engine.queueing.status import release
 from trainop.engine.seen import Snapshot
+from trainop.engine.steps.companions import FINGERPRINT
 from trainop.runtime import Json, Metadata
 
 UNAVAILABLE = "WorkloadUnavailable"
@@ -66,7 +67,7 @@ def is_made_by_us(workload: Workload, words: Words, job: Metadata) -> bool:
     writes those of its own into the Workload of a suspended job."""
     labels = selector(words, job.name).items()
     ours = (labels <= each.template.metadata.labels.items() for each in workload.spec.pod_sets)
-    return DEMAND in workload.metadata.annotations and all(ours)
+    return FINGERPRINT in workload.metadata.annotations and all(ours)
 
 
 def is_active(seen: Snapshot) -> bool:
@@ -195,7 +196,7 @@ class _Current:
         wanted, reference = request.priority.reference, spec.priority_class_ref
         if same and (spec.queue_name, reference or None) == (request.queue, dict(wanted) if wanted else None):
             return {}
-        return {"metadata": {"annotations": {DEMAND: request.demand}}, "spec": request.spec()}
+        return {"metadata": {"annotations": {FINGERPRINT: request.demand}}, "spec": request.spec()}
 
     def _resize(self) -> Iterable[Action]:
         """The slice that is to replace the Workload once it is admitted."""

@@ -41,6 +41,8 @@ _SWITCHES = {
     "mpi-ssh": "The rights for MPIJobs with transport ssh (kubeflow.org/v2beta1).",
     "mpi-exec": "The rights for MPIJobs with transport exec (kubeflow.org/v1).",
     "eviction-responder": "The rights for jobs whose Evictions the operator answers (Kubernetes 1.37, alpha).",
+    "kueue": "The rights for jobs that the operator queues with Kueue itself (--kueue). Not with permissions in some "
+    "namespaces only.",
     "user-roles": "ClusterRoles for jobs, aggregated into the roles admin, edit and view of the cluster.",
     "network-policy": "Admits the scrapes of Prometheus and the API server's calls of webhooks, and nothing else.",
     "service-monitor": "For the Prometheus operator.",
@@ -124,6 +126,8 @@ _REFUSALS = {
     "empty, or install the chart of di-system.",
     f"and {_NAMESPACED} {_SECURE}": "components.secureMetrics needs the right to review tokens, which only a "
     "ClusterRole grants: leave namespaced and namespaces empty.",
+    f"and {_NAMESPACED} $.Values.components.kueue": "components.kueue needs to read ResourceFlavors, which only a "
+    "ClusterRole grants: leave namespaced and namespaces empty.",
     f"and {_PROGRESS} (not ({_WEBHOOKS}))": "components.progress has the certificate of the webhooks, and the "
     "right to review tokens: it needs webhooks.enabled, and rights in all namespaces.",
     f'and (eq $.Values.webhooks.failurePolicy "Fail") (not ({_WEBHOOKS}))': "webhooks.failurePolicy is Fail, but this "
@@ -178,7 +182,8 @@ def _components() -> dict[str, Sequence[Node]]:
         "network-policy": list(map(monitoring.admitting, _placed(found["network-policy"]))),
     }
     everywhere, some = rbac.component_roles(), rbac.component_roles("Role")
-    parts |= {name: _everywhere_or_in_some(everywhere[name], some[name]) for name in everywhere}
+    parts |= {name: _everywhere_or_in_some(everywhere[name], found) for name, found in some.items()}
+    parts["kueue"] = _placed(everywhere["kueue"])
     return {**parts, BESIDE: _beside()}
 
 
