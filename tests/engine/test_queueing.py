@@ -303,6 +303,20 @@ def test_impossible_placement_returns_the_quota(by: str) -> None:
     assert world.workload["spec"]["active"] is False
 
 
+@pytest.mark.parametrize("flavors", [None, "x", {"cpu": {"a": 1}}, {"cpu": ["a"]}, {"cpu": 3}])
+def test_hostile_admission_is_named(flavors: object) -> None:
+    world = QueueWorld(queued_job())
+    world.settle()
+    world.admit()
+    for each in world.workload["status"]["admission"]["podSetAssignments"]:
+        each["flavors"] = flavors
+    world.workload["status"]["admissionChecks"] = [{"podSetUpdates": "x"}, {"podSetUpdates": [{"name": 3}]}]
+    world.settle()
+    named = isinstance(flavors, dict)
+    assert world.shown[1] == ("UnknownResourceFlavor" if named else "Admitted")
+    assert len(world.living()) == (0 if named else 3)
+
+
 def test_unknown_flavor_starts_nothing_and_stops_nothing() -> None:
     world = QueueWorld(queued_job())
     world.settle()

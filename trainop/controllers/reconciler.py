@@ -216,7 +216,8 @@ class JobReconciler:
         """Carries out actions and writes the status, in the plan's order. Deletions of pods and the status write run
         concurrently, because the replacements wait for both."""
         job, unsettled = seen.job, _creates(plan) or _is_unsettled(seen)
-        if spare := self._first_statuses.seconds_to_spare(job, plan, unsettled=unsettled):
+        spare = self._first_statuses.seconds_to_spare(job, plan, unsettled=unsettled)
+        if spare and plan.suspend is None:  # a write of the job makes the version of a held status outdated
             return await self._act_and_hold_status(job, plan, version, spare)
         if plan.status_first:
             if not await self._write_status(job, plan, version):

@@ -88,7 +88,7 @@ def _read_placement(workload: Workload, assigned: Json, flavors: Mapping[str, Fl
     count = as_counts(assigned.get("count")) if "count" in assigned else workload.counts.get(name, 0)
     selector: Json = {}
     tolerations: list[Json] = []
-    for flavor in dict.fromkeys(as_object(assigned.get("flavors")).values()):
+    for flavor in dict.fromkeys(map(str, as_object(assigned.get("flavors")).values())):
         if flavor not in flavors:
             raise UnknownFlavorError(f"ResourceFlavor {flavor} is not known")
         selector |= flavors[flavor].spec.node_labels

@@ -117,16 +117,14 @@ class Request:
     words: Words
     pod_sets: Sequence[PodSet]
     priority: Priority
+    demand: str
+    """That of the pod sets."""
     elastic: bool = False
     """It is resized by a new slice, and not queued again."""
 
     @property
     def queue(self) -> str:
         return self.job.labels.get(QUEUE, "")
-
-    @property
-    def demand(self) -> str:
-        return demand(self.pod_sets)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ from trainop.engine.actions import LOOK_AGAIN, Action, Ensure, Need, Patch, Remo
 from trainop.engine.framework import Words, selector
 from trainop.engine.kueue import ELASTIC, EVICTED, FINISHED, WORKLOADS, SeenQueue, Workload
 from trainop.engine.queueing.placement import Placement, PlacementError, UnknownFlavorError, read_placements
-from trainop.engine.queueing.pod_sets import PodSet, Request, read_priority
+from trainop.engine.queueing.pod_sets import PodSet, Request, demand, read_priority
 from trainop.engine.queueing.status import release
 from trainop.engine.seen import Snapshot
 from trainop.engine.steps.companions import FINGERPRINT
@@ -84,7 +84,7 @@ def make_request(seen: Snapshot, queue: SeenQueue, words: Words, pod_sets: Seque
     job = seen.job.metadata
     spec = seen.job.raw.get("spec") or {}
     elastic = job.annotations.get(ELASTIC) == "true"
-    return Request(job, words, pod_sets, read_priority(job, spec, pod_sets, queue), elastic)
+    return Request(job, words, pod_sets, read_priority(job, spec, pod_sets, queue), demand(pod_sets), elastic)
 
 
 def find_standing(request: Request, queue: SeenQueue, own: Iterable[Workload], seen: Snapshot) -> Standing:
