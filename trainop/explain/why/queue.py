@@ -83,7 +83,7 @@ def _without_workload(seen: Evidence, queue: str) -> Cause:
     return Cause(
         "QueueIgnoresJob",
         f"the job waits for the queue {queue}, but Kueue has made no Workload for it",
-        f"check that Kueue runs, and that its configuration lists {seen.kind} among its integrations",
+        f"check that Kueue runs, and that its configuration lists {seen.kind} among its integrations, or --kueue does",
         weight=Weight.HELD,
     )
 
