@@ -344,3 +344,22 @@ async def test_absence_is_named(absent: str, how: str) -> None:
         informer.denied(Scope())
         expected = f"the operator has no permission to list and watch {informer.resource}"
     assert shell.view.queue.obstacle("ns").startswith(expected)
+
+
+@virtual_time
+async def test_client_that_sets_suspend_back_costs_few_writes() -> None:
+    shell = shell_with_job()
+    await shell.settle()
+    before, started = len(shell.client.names("patch merge", JOBS)), shell.clock.monotonic()
+    while shell.clock.monotonic() < started + 600:
+        job = shell.job()
+        policy = {**job["spec"]["runPolicy"], "suspend": False}
+        shell.client.put(JOBS, job | {"spec": {**job["spec"], "runPolicy": policy}})
+        shell.show()
+        result = await shell.look()
+        assert not shell.pods()
+        await asyncio.sleep(min(result.requeue_after or 5, 5))
+    assert 3 <= len(shell.client.names("patch merge", JOBS)) - before <= 12
+    await asyncio.sleep(300)
+    await shell.settle()
+    assert shell.job()["spec"]["runPolicy"]["suspend"] is True

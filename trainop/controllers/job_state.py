@@ -89,12 +89,12 @@ class RefusedStatus:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedWrite:
-    """The last successful write of the job's PodGroup (`Disputes`)."""
+    """The last successful write of the job's PodGroup (`Disputes`), or of `spec.runPolicy.suspend`."""
 
     edition: int
-    """Identifies the spec and annotations of the job at the time."""
+    """Identifies the spec and annotations of the job at the time; of `suspend`, the value."""
     until: float
-    """When the PodGroup of the same edition may be written again, monotonic seconds."""
+    """When the same edition may be written again, monotonic seconds."""
     repeats: int
     """Consecutive writes for one edition. Each of them was undone by another client."""
 
@@ -126,6 +126,8 @@ class JobState:
     first_status: FirstStatus | None = None
     refused_status: RefusedStatus | None = None
     repeated: RepeatedWrite | None = None
+    suspended: RepeatedWrite | None = None
+    """The last write of `spec.runPolicy.suspend`, whose value is the edition (`StatusWriter`)."""
     filled: frozenset[str] = frozenset()
     """UIDs of objects whose `Content` this process has made (`Consequences`)."""
     obstacle: Wait | None = None

@@ -125,7 +125,7 @@ class OwnWrites:
             job, self._client.patch(self._resource, key.name, key.namespace, body, metadata_only=True)
         )
 
-    async def suspend(self, job: Unstructured, version: str, value: bool) -> None:  # as the field
+    async def suspend(self, job: Unstructured, version: str, value: bool) -> None:
         """Sets `spec.runPolicy.suspend`. `version` is the latest resourceVersion that this pass knows, unless it has
         written the status meanwhile. Raises `ConflictError` if the job is no longer at it."""
         written, key = self._ensure(job), job.metadata.key

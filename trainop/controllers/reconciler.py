@@ -178,8 +178,9 @@ class JobReconciler:
             outcome = Outcome(refused=refused) if refused else await self._act_and_write_status(seen, plan, version)
             if outcome.refused is not None:
                 return await self._carry_out(seen, self._kind.refuse(seen, outcome.refused), version)
-            if plan.suspend is not None:
-                await self._statuses.suspend(job, version, plan.suspend)
+            suspend = plan.suspend
+            if suspend is not None and (wait := await self._statuses.suspend(job, version, suspend)) > 0:
+                outcome.wait(wait)
         except NotFoundError:  # raised only by writes of the job itself
             return Result(requeue_after=STALE_CACHE_RETRY)
         self._report.notices(job, plan.notices)

@@ -20,8 +20,9 @@ from dataclasses import replace
 import structlog
 
 from trainop.controllers.api_errors import is_too_large
-from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates, RefusedStatus
+from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates, RefusedStatus, RepeatedWrite
 from trainop.controllers.live_job import OwnWrites
+from trainop.controllers.outcome import CALM, FIRST_REPEAT, MAX_REPEAT
 from trainop.controllers.report import Reporter
 from trainop.engine.actions import Event, Notice, Plan
 from trainop.engine.fields import as_object
@@ -79,13 +80,22 @@ class StatusWriter:
         state.refused_status = None
         return True
 
-    async def suspend(self, job: Unstructured, version: str, value: bool) -> None:  # as the field
-        """Sets `spec.runPolicy.suspend` after the status has said why. A refusal is reported and raised."""
+    async def suspend(self, job: Unstructured, version: str, value: bool) -> float:
+        """Sets `spec.runPolicy.suspend` after the status has said why. Returns 0 if that is written, else the seconds
+        for which it has to wait, because another client has just undone it. A refusal is reported and raised."""
+        state, now = self._states.ensure(job.metadata.uid), self._clock.monotonic()
+        last = state.suspended if state.suspended and state.suspended.edition == value else None
+        if last is not None and now < last.until:
+            return last.until - now
         try:
             await self._writes.suspend(job, version, value)
         except (ForbiddenError, InvalidError) as error:
             self._report.event(job, Event("Warning", "FailedSuspend", f"Error suspending: {error}"))
             raise
+        repeats = last.repeats + 1 if last is not None and now - last.until < CALM else 0
+        wait = exponential_delay(self._rng, repeats, base=FIRST_REPEAT, cap=MAX_REPEAT)
+        state.suspended = RepeatedWrite(int(value), now + wait, repeats)
+        return 0.0
 
     async def _write_or_shorten(self, job: Unstructured, status: Json, version: str) -> None:
         try:
