@@ -301,6 +301,18 @@ def test_impossible_placement_returns_the_quota(by: str) -> None:
     assert (status, reason) == ("False", "PlacementImpossible")
     assert message.startswith("node selector pool must be ")
     assert world.workload["spec"]["active"] is False
+    world.settle()  # Kueue has not evicted it yet
+    world.evict("Deactivated", "inactive")
+    world.settle()
+    assert world.said()["QuotaReserved"][0] == "False"
+    for role in world.spec["pytorchReplicaSpecs"].values():
+        del role["template"]["spec"]["nodeSelector"]
+    world.settle()
+    world.workload["spec"]["active"] = True  # by the user
+    world.workload["status"].pop("admissionChecks", None)
+    world.admit(flavor="spot")
+    world.settle()
+    assert len(world.living()) == 3
 
 
 @pytest.mark.parametrize("flavors", [None, "x", {"cpu": {"a": 1}}, {"cpu": ["a"]}, {"cpu": 3}])

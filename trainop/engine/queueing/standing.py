@@ -223,4 +223,5 @@ class _Current:
 def misplace(workload: Workload, error: PlacementError) -> Standing:
     """The pods cannot get what the admission asks for: the quota goes back, until somebody has changed one of both."""
     problem = Problem(MISPLACED, f"{error}; the Workload {workload.metadata.name} is set to inactive")
-    return Standing(Mode.HOLD, workload, actions=(_write(workload, {"spec": {"active": False}}),), problem=problem)
+    actions = (_write(workload, {"spec": {"active": False}}),) if workload.spec.active else ()
+    return Standing(Mode.HOLD, workload, actions=actions, problem=problem)
