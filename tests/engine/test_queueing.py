@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.engine.builders import UID, make_job, template
 from tests.engine.queue_world import QUEUE, QueueWorld, queued_job
-from trainop.engine.actions import Ensure, Patch
+from trainop.engine.actions import Ensure, Patch, Plan, is_creation
 from trainop.engine.kueue import WORKLOADS, SeenQueue
 from trainop.engine.queueing.placement import place_roles
 from trainop.engine.seen import Options
@@ -829,3 +830,66 @@ def test_pods_of_others_do_not_keep_a_job_from_its_queue() -> None:
 def test_roles_without_a_placement_stay() -> None:
     spec = {"specs": {"Worker": {"replicas": 1}, "Other": "x"}}
     assert place_roles("specs", spec, {}) == spec
+
+
+class KilledWorld(QueueWorld):
+    """The operator is killed between any two writes of a pass."""
+
+    def __init__(self, job: Json, seed: int) -> None:
+        super().__init__(job)
+        self.rng = random.Random(seed)
+        self.killed = True
+
+    def carry_out(self, made: Plan) -> None:
+        writes = [replace(Plan(), actions=(each,)) for each in made.actions]
+        status = [replace(Plan(), status=made.status, transitions=made.transitions)] if made.status else []
+        writes = [*status, *writes] if made.status_first else [*writes, *status]
+        last = [replace(Plan(), suspend=made.suspend)] if made.suspend is not None else []
+        parts = [replace(Plan(), annotations=made.annotations), *writes, *last]
+        for part in parts[: self.rng.randrange(len(parts) + 1)] if self.killed else parts:
+            admitted = any(self.said(each).get("Admitted", ("",))[0] == "True" for each in self.workloads.values())
+            assert admitted or not any(is_creation(each, PODS) for each in part.actions)
+            super().carry_out(part)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_operator_that_is_killed_at_any_write_comes_to_the_same_end(seed: int) -> None:
+    world = KilledWorld(queued_job(policy="OnFailure"), seed)
+
+    def disturb() -> None:
+        world.killed = True
+        for _ in range(world.rng.randrange(6)):
+            world.step()
+        world.killed = False
+        world.settle()
+
+    disturb()
+    world.admit(flavor="spot")
+    disturb()
+    world.run()
+    disturb()
+    assert len(world.living()) == 3
+    assert world.said()["PodsReady"] == ("True", "Started")
+    world.evict()
+    disturb()
+    world.reap()
+    disturb()
+    assert (world.said()["QuotaReserved"][0], world.suspended()) == ("False", True)
+    world.admit()
+    disturb()
+    world.run()
+    disturb()
+    for name in world.living():
+        world.end(name, 0)
+    disturb()
+    assert world.said()["Finished"] == ("True", "Succeeded")
+    assert world.counts == {"created": 1, "successful": 1}
+
+
+def test_edits_of_a_waiting_workload_are_undone() -> None:
+    world = QueueWorld(queued_job())
+    world.settle()
+    world.workload["spec"]["podSets"][1]["count"] = 1
+    world.workload["spec"]["queueName"] = "other"
+    world.settle()
+    assert (world.workload["spec"]["podSets"][1]["count"], world.workload["spec"]["queueName"]) == (2, "q")
