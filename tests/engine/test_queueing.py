@@ -590,6 +590,14 @@ def test_elastic_job_grows_by_a_new_slice() -> None:
     world.settle()
     assert world.workload["metadata"]["name"] == new["metadata"]["name"]
     assert len(world.living()) == 4
+    chain = {pod["metadata"]["annotations"]["kueue.x-k8s.io/workload-slice-name"] for pod in world.pods.values()}
+    assert chain == {old["metadata"]["name"]}, "Kueue counts the pods of all slices by it"
+    workers["replicas"] = 5
+    world.settle()
+    names = {
+        each["metadata"]["annotations"].get("kueue.x-k8s.io/workload-slice-name") for each in world.workloads.values()
+    }
+    assert names == chain
 
 
 def test_elastic_job_shrinks_by_a_new_slice() -> None:

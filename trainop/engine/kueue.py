@@ -32,6 +32,9 @@ ELASTIC = "kueue.x-k8s.io/elastic-job"
 """The annotation, with the value `true`, of a job, and of its Workloads, that is resized by a new slice."""
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
 """The annotation of a slice: NAMESPACE/NAME of the Workload that it is to replace."""
+SLICE_NAME = "kueue.x-k8s.io/workload-slice-name"
+"""The annotation of a slice and of pods of an elastic job: the name of its first Workload, by which Kueue counts the
+pods of all slices."""
 WORKLOAD = "kueue.x-k8s.io/workload"
 """The annotation of a pod with the name of its Workload, by which Kueue finds the pods that it places itself."""
 POD_SET = "kueue.x-k8s.io/podset"
@@ -89,6 +92,11 @@ class Workload(msgspec.Struct, frozen=True, gc=False):
 
     def is_true(self, type_: str) -> bool:
         return self.find(type_).get("status") == "True"
+
+    @property
+    def slice_name(self) -> str:
+        """The name of the first Workload in the chain of slices."""
+        return self.metadata.annotations.get(SLICE_NAME, self.metadata.name)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trainop.engine.fields import as_list, as_object
-from trainop.engine.kueue import POD_SET, TOPOLOGY, TOPOLOGY_GATE, WORKLOAD, Flavor, Workload, as_counts
+from trainop.engine.kueue import (
+    ELASTIC,
+    POD_SET,
+    SLICE_NAME,
+    TOPOLOGY,
+    TOPOLOGY_GATE,
+    WORKLOAD,
+    Flavor,
+    Workload,
+    as_counts,
+)
 from trainop.runtime import Json
 
 ASKING = (TOPOLOGY + "required-topology", TOPOLOGY + "preferred-topology")
@@ -97,7 +107,7 @@ def _read_placement(workload: Workload, assigned: Json, flavors: Mapping[str, Fl
     found = Placement(
         count,
         {POD_SET: name},
-        {WORKLOAD: workload.metadata.name, **({UNCONSTRAINED: "true"} if by_topology else {})},
+        _annotations(workload, by_topology=by_topology),
         selector,
         tuple(tolerations),
         (TOPOLOGY_GATE,) if by_topology else (),
@@ -105,6 +115,13 @@ def _read_placement(workload: Workload, assigned: Json, flavors: Mapping[str, Fl
     for update in _updates(workload, name):
         found = _update(found, update)
     return found
+
+
+def _annotations(workload: Workload, *, by_topology: bool) -> dict[str, str]:
+    found = {WORKLOAD: workload.metadata.name}
+    if workload.metadata.annotations.get(ELASTIC) == "true":
+        found[SLICE_NAME] = workload.slice_name
+    return {**found, UNCONSTRAINED: "true"} if by_topology else found
 
 
 def _updates(workload: Workload, name: str) -> Iterator[Json]:

@@ -26,6 +26,7 @@ from trainop.engine.kueue import (
     PRIORITY,
     QUEUE,
     REPLACES,
+    SLICE_NAME,
     TOPOLOGY,
     WORKLOADS,
     SeenQueue,
@@ -166,7 +167,7 @@ class Request:
         if self.elastic:
             annotations[ELASTIC] = "true"
         if old is not None:
-            annotations[REPLACES] = f"{self.job.namespace}/{old.metadata.name}"
+            annotations |= {REPLACES: f"{self.job.namespace}/{old.metadata.name}", SLICE_NAME: old.slice_name}
         return {
             "apiVersion": WORKLOADS.api_version,
             "kind": WORKLOADS.kind,
