@@ -16,7 +16,7 @@ from e2e.schedulers.manifests import install_crds
 from tests.server.process import Operator
 
 CRDS = Path(__file__).parents[2] / "manifests" / "crds"
-NODE_SIZE = {"cpu": "4", "memory": "16Gi", "pods": "100"}
+NODE_SIZE = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "16Gi", "pods": "100"}
 NUMBERS = itertools.count(1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -22,18 +23,20 @@ from e2e.schedulers.manifests import Json, create, install_crds, read
 NAMESPACE = "kueue-system"
 SERVICE = "kueue-webhook-service"
 SECRET = "kueue-webhook-server-cert"
-KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob")
-"""The enabled integrations `kubeflow.org/KIND`."""
+KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob", "mpijob")
+"""The integrations `kubeflow.org/KIND` of Kueue's own."""
 GROUPS = ("kueue.x-k8s.io", "kubeflow.org")
 """API groups whose webhooks are installed; those of integrations that are not enabled would only slow requests down."""
 START_SECONDS = 120.0
 
 
 class Kueue:
-    """One Kueue beside a control plane; `start` installs it the first time."""
+    """One Kueue beside a control plane. `external`: the kinds that the operator queues itself; Kueue integrates the
+    rest of `KINDS`."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, external: Sequence[str] = ()) -> None:
         self.plane = plane
+        self.external = external
         self.module = module_folder(PROGRAMS["kueue"], "sigs.k8s.io/kueue") / "config" / "components"
         self.daemons = Daemons(plane.data / "kueue", die_with_parent=True)
         self.webhook_port, self.probe_port = free_ports(2)
@@ -45,7 +48,7 @@ class Kueue:
     def install(self) -> None:
         """Creates CRDs, namespace, service, secret and webhook configurations."""
         api = self.plane.api
-        install_crds(api, *(self.module / "crd" / "bases").glob("*.yaml"))
+        install_crds(api, *(self.module / "crd" / "bases").glob("*.yaml"), conversions=self._conversions())
         create(api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         service = {"type": "ExternalName", "externalName": "localhost"}
         placed = {"name": SERVICE, "namespace": NAMESPACE}
@@ -83,6 +86,21 @@ class Kueue:
         for name, data in secret.get("data", {}).items():
             (self.certificates / name).write_bytes(base64.b64decode(data))
 
+    def _conversions(self) -> dict[str, Json]:
+        """CRD -> the conversion webhook that Kueue's kustomization adds."""
+        folder = self.module / "crd"
+        (kustomization,) = read(folder / "kustomization.yaml")
+        found = {}
+        for each in kustomization["patches"]:
+            (patch,) = read(folder / each["path"])
+            found[patch["metadata"]["name"]] = patch["spec"]["conversion"]
+        for conversion in found.values():
+            self._address(conversion["webhook"]["clientConfig"]["service"])
+        return found
+
+    def _address(self, service: Json) -> None:
+        service.update(name=SERVICE, namespace=NAMESPACE, port=self.webhook_port)
+
     def _configuration(self) -> Json:
         """The configuration that the module ships, with addresses of loopback and the integrations under test."""
         (config,) = read(self.module / "manager" / "controller_manager_config.yaml")
@@ -92,18 +110,31 @@ class Kueue:
             "metrics": {"bindAddress": "0"},
             "webhook": {"host": "127.0.0.1", "port": self.webhook_port, "certDir": str(self.certificates)},
             "leaderElection": {"leaderElect": False},
-            "integrations": {"frameworks": [f"kubeflow.org/{kind}" for kind in KINDS]},
+            "integrations": self._integrations(),
             # the condition PodsReady of a Workload follows the job's condition Running
-            "waitForPodsReady": {"enable": True, "blockAdmission": False},
+            "waitForPodsReady": {"timeout": "10m", "blockAdmission": False},
             # its port is not configurable
             "featureGates": {"VisibilityOnDemand": False},
         }
 
+    def _integrations(self) -> Json:
+        """Of batch Jobs too, which must leave the launchers of queued MPIJobs alone."""
+        external = [kind.lower() for kind in self.external]
+        own = [f"kubeflow.org/{kind}" for kind in KINDS if kind not in external]
+        names = [f"{kind}.v1.kubeflow.org" for kind in self.external]
+        return {"frameworks": [*own, "batch/job"], **({"externalFrameworks": names} if names else {})}
+
     def _webhooks(self, document: Json) -> Json:
         """A webhook configuration as Kueue's kustomization renders it, with only the webhooks that are needed."""
+        external = [f"{kind.lower()}s" for kind in self.external]
         kept = [hook for hook in document["webhooks"] if self._is_needed(hook)]
+        kept = [
+            hook
+            for hook in kept
+            if not any(plural in external for rule in hook["rules"] for plural in rule["resources"])
+        ]
         for hook in kept:
-            hook["clientConfig"]["service"].update(name=SERVICE, namespace=NAMESPACE, port=self.webhook_port)
+            self._address(hook["clientConfig"]["service"])
         name = f"kueue-{document['metadata']['name']}"
         return {**document, "metadata": {"name": name}, "webhooks": kept}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,9 +41,13 @@ def _plural(kind: str) -> str:
     return f"{kind}{'es' if kind.endswith('s') else 's'}"
 
 
-def install_crds(api: Api, *files: Path) -> None:
-    """Creates the CRDs of these files and waits until their resources are served."""
+def install_crds(api: Api, *files: Path, conversions: Mapping[str, Json] | None = None) -> None:
+    """Creates the CRDs of these files and waits until their resources are served. `conversions`: CRD -> its
+    `spec.conversion`."""
     documents = [document for file in files for document in read(file)]
+    for document in documents:
+        if conversion := (conversions or {}).get(document["metadata"]["name"]):
+            document["spec"]["conversion"] = conversion
     for document in documents:
         document.get("status", {}).clear()
         create(api, document)

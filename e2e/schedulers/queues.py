@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from e2e.cluster.api import Api
+from e2e.cluster.daemons import wait_until
+from e2e.cluster.places import ClusterError
 from e2e.schedulers.manifests import Json, create
+from tests.patience import PATIENCE
 from tests.server.kinds import KindWorld
 from tests.server.world import CORE, MERGE
 from trainop.programs.schemes import FRAMEWORKS
 
-KUEUE = "kueue.x-k8s.io/v1beta1"
+KUEUE = "kueue.x-k8s.io/v1beta2"
 QUEUES = f"/apis/{KUEUE}"
 WORKLOADS = f"{QUEUES}/namespaces/{{namespace}}/workloads"
 QUEUE = {"kueue.x-k8s.io/queue-name": "queue"}
@@ -50,16 +53,22 @@ def make_priority(api: Api, name: str, value: int) -> None:
 
 
 class QueueWorld(KindWorld):
-    """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are those of its `spec`."""
+    """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are those of its `spec`, or
+    `queue=False`: it has none yet."""
 
     def __init__(self, api: Api, kind: str = "PyTorchJob", cpus: int = 4, flavor: str = FLAVOR, **fields: Any) -> None:
         super().__init__(api, FRAMEWORKS[kind])
         self.namespace = self.namespace.lower()
-        quota = [{"name": "cpu", "nominalQuota": cpus}]
+        if fields.pop("queue", True):
+            self.make_queue(api, cpus, flavor, **fields)
+
+    def make_queue(self, api: Api, cpus: int = 4, flavor: str = FLAVOR, **fields: Any) -> None:
+        if checks := fields.pop("admissionChecks", None):
+            fields["admissionChecksStrategy"] = {"admissionChecks": [{"name": name} for name in checks]}
         spec = {
             "namespaceSelector": {},
             "preemption": {"withinClusterQueue": "LowerPriority"},
-            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": quota}]}],
+            "resourceGroups": _groups(cpus, flavor),
             **fields,
         }
         named = {"name": self.namespace}
@@ -98,7 +107,7 @@ class QueueWorld(KindWorld):
         return created
 
     def suspended(self, name: str) -> bool:
-        return bool(self.job(name)["spec"]["runPolicy"]["suspend"])
+        return bool(self.job(name)["spec"].get("runPolicy", {}).get("suspend"))
 
     def templates(self, name: str) -> list[Json]:
         return [role["template"] for role in self.job(name)["spec"][self.framework.replica_specs].values()]
@@ -116,10 +125,10 @@ class QueueWorld(KindWorld):
         return pods
 
     def wait_settled(self, name: str) -> dict[str, Json]:
-        """Wait until the pods run and Kueue has written so.
+        """Wait until the pods run and the Workload says so.
 
-        Kueue 0.14.0 gives up a preemption that conflicts with its own write of PodsReady to the same Workload, and
-        tries again only after another event of the queue.
+        Kueue gives up a preemption that conflicts with a write of PodsReady to the same Workload, and tries again only
+        after another event of the queue.
         """
         pods = self.wait_running(name)
         self.wait_workload(name, "PodsReady")
@@ -131,7 +140,21 @@ class QueueWorld(KindWorld):
         for pod in self.pods_of(name):
             self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
 
+    def end_some(self, name: str, *pods: str, exit_code: int = 0) -> None:
+        """Make these pods of a job exit."""
+        ends = {"sim.trainop/run-seconds": "0", "sim.trainop/exit-code": str(exit_code)}
+        for pod in pods:
+            assert pod.startswith(f"{name}-")
+            self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
+
     # Kueue
+
+    def condition_reason(self, type_: str, name: str = "j") -> str:
+        conditions = self.status(name).get("conditions", ())
+        return next((str(each["reason"]) for each in conditions if each["type"] == type_), "")
+
+    def delete_workload(self, job: str) -> None:
+        self.ask("DELETE", f"{WORKLOADS}/{self.workload(job)['metadata']['name']}")
 
     def workload(self, job: str) -> Json:
         """The Workload of a job, or an empty object."""
@@ -154,14 +177,18 @@ class QueueWorld(KindWorld):
 
     def used_cpus(self) -> str:
         """The quota in use, as the status of the ClusterQueue states it."""
-        status = self.ask("GET", f"{QUEUES}/clusterqueues/{self.namespace}")["status"]
-        return str(status["flavorsUsage"][0]["resources"][0]["total"])
+        status = self.ask("GET", f"{QUEUES}/clusterqueues/{self.namespace}").get("status", {})
+        (usage,) = status.get("flavorsUsage") or [{"resources": [{"total": ""}]}]
+        return str(usage["resources"][0]["total"])
 
     def wait_used_cpus(self, count: str) -> None:
         self.wait(lambda: self.used_cpus() == count, f"{count} CPUs of quota in use")
 
     def patch_queue(self, spec: Json) -> None:
         self.ask("PATCH", f"{QUEUES}/clusterqueues/{self.namespace}", {"spec": spec}, MERGE)
+
+    def set_quota(self, cpus: int) -> None:
+        self.patch_queue({"resourceGroups": _groups(cpus)})
 
     def describe(self) -> str:
         workloads = {
@@ -174,5 +201,22 @@ class QueueWorld(KindWorld):
         return f"{super().describe()}, workloads {workloads}"
 
 
+def _groups(cpus: int, flavor: str = FLAVOR) -> list[Json]:
+    """`resourceGroups` of a ClusterQueue with this quota."""
+    quota = [{"name": "cpu", "nominalQuota": cpus}]
+    return [{"coveredResources": ["cpu"], "flavors": [{"name": flavor, "resources": quota}]}]
+
+
+def clear(api: Api) -> None:
+    """Deletes all jobs, and waits until their pods are gone: the next test needs the nodes."""
+    plurals = [*(framework.resource.plural for framework in FRAMEWORKS.values()), "mpijobs"]
+    for plural in plurals:
+        for job in api("GET", f"/apis/kubeflow.org/v1/{plural}").body["items"]:
+            metadata = job["metadata"]
+            api("DELETE", f"/apis/kubeflow.org/v1/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}")
+    if not wait_until(lambda: not api("GET", "/api/v1/pods").body["items"], PATIENCE):
+        raise ClusterError("pods of deleted jobs remain")
+
+
 def is_running(pod: Json) -> bool:
-    return bool(pod["status"].get("phase") == "Running")
+    return bool(pod.get("status", {}).get("phase") == "Running")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.commands.conftest import Shell, python_job
 from tests.commands.test_plan import job
+from tests.controllers.test_embedded_queue import kueue_crd
 from trainop.commands.connection import Connection
 from trainop.commands.evidence import MAX_REQUESTS, Collector
 from trainop.commands.target import find_job
+from trainop.engine.kueue import LOCAL_QUEUES, WORKLOADS
 from trainop.explain.why import diagnose
 from trainop.programs.schemes import crds
 from trainop.runtime.client.client import Client
 from trainop.runtime.client.paging import PAGE_SIZE
 from trainop.runtime.client.transport import Request, Response, Stream, Transport
-from trainop.runtime.objects.metadata import PODS
+from trainop.runtime.objects.metadata import PODS, Json, Resource
 from trainop.testing.cluster import TestCluster
 
 FAILS = "raise ValueError('bad shard')"
@@ -65,6 +68,29 @@ class Counting:
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+async def create(cluster: TestCluster, resource: Resource, metadata: Json) -> None:
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": {}}
+    await cluster.client.create(resource, body, namespace="default")
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_objects_of_kueue_are_read_in_the_version_that_is_served(version: str):
+    """Before 0.15, Kueue has no `v1beta2`."""
+    resources = [replace(each, version=version) for each in (WORKLOADS, LOCAL_QUEUES)]
+    async with TestCluster(*crds(), *map(kueue_crd, resources)) as cluster:
+        raw = job(0, suspend=True)
+        raw["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "gpu"}
+        (made,) = await cluster.create(raw)
+        labels = {"kueue.x-k8s.io/job-uid": made["metadata"]["uid"]}
+        connection = Connection(cluster.client, "default", "test")
+        target = await find_job(connection, "pytorchjob/train", "default")
+        await create(cluster, resources[1], {"name": "gpu"})
+        assert (await Collector(connection, target).collect()).queues == ("gpu",)
+        await create(cluster, resources[0], {"name": "w", "labels": labels})
+        seen = await Collector(connection, target).collect()
+        assert [each["metadata"]["name"] for each in seen.workloads] == ["w"]
 
 
 @pytest.mark.parametrize("kind", ["queued", "untouched", "unscheduled"])

@@ -109,6 +109,33 @@ def test_workload_of_a_job() -> None:
     assert "initContainers" not in master["template"]["spec"]
 
 
+@pytest.mark.parametrize(
+    ("resources", "counted"),
+    [
+        ({"requests": {"cpu": "2"}}, {"limits": {"cpu": "100m"}, "requests": {"cpu": "50m"}}),
+        ({"limits": {"memory": "1Gi"}}, {"limits": {"memory": "20Mi"}, "requests": {"memory": "10Mi"}}),
+        ({}, {}),
+    ],
+)
+def test_what_the_operator_adds_needs_no_further_quota(resources: Json, counted: Json) -> None:
+    """A queue may have no quota for memory, which the operator's init container asks for although the user does not."""
+    pods = template(containers=[{"name": "pytorch", "image": "img", "resources": resources}])
+    world = QueueWorld(queued_job(tmpl=pods))
+    world.settle()
+    (made,) = world.workload["spec"]["podSets"][1]["template"]["spec"]["initContainers"]
+    assert made["resources"] == counted
+
+
+def test_the_users_own_init_containers_are_counted_as_they_are() -> None:
+    pods = cpu("2")
+    pods["spec"]["initContainers"] = [{"name": "fetch", "image": "i", "resources": {"requests": {"memory": "1Gi"}}}]
+    world = QueueWorld(queued_job(tmpl=pods))
+    world.settle()
+    made = {each["name"]: each for each in world.workload["spec"]["podSets"][1]["template"]["spec"]["initContainers"]}
+    assert made["fetch"]["resources"] == {"requests": {"memory": "1Gi"}}
+    assert made["init-pytorch"]["resources"]["requests"] == {"cpu": "50m", "memory": "10Mi"}
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "", "²", str(2**31), "9" * 5000])
 def test_invalid_execution_time_is_no_limit(seconds: str) -> None:
     world = QueueWorld(queued_job(labels={"kueue.x-k8s.io/max-exec-time-seconds": seconds}))

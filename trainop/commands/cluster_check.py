@@ -17,6 +17,7 @@ import msgspec
 
 from trainop.commands.connection import Connection
 from trainop.commands.plan import PlannedJob, is_owned, shared_labels
+from trainop.engine.kueue import OLDER
 from trainop.engine.pod_resources import Resources, add_multiple
 from trainop.engine.status import Status
 from trainop.explain.rehearsal import Made
@@ -210,6 +211,8 @@ class ClusterCheck:
             await self._client.request(Request("GET", resource.path(namespace or None, name), accept=METADATA_OBJECT))
         except NotFoundError as error:
             is_served = _NO_SUCH_OBJECT in str(error)
+            if not is_served and resource in OLDER:
+                return await self._ask(Reference(OLDER[resource], name), namespace)
             return "" if is_served else f"cannot exist: the cluster does not serve {resource}"
         except ForbiddenError:
             self._unread[f"{what}: you may not get {resource.plural}"] = None

@@ -18,7 +18,7 @@ from trainop.commands.loglines import lines_of
 from trainop.commands.target import Target
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.gang_scheduler import COSCHEDULING, KUBE, VOLCANO
-from trainop.engine.kueue import QUEUE
+from trainop.engine.kueue import LOCAL_QUEUES, OLDER, QUEUE, WORKLOADS
 from trainop.explain.why.evidence import (
     Evidence,
     OperatorFacts,
@@ -53,8 +53,6 @@ MAX_REQUESTS = 5
 MAX_EVENTS = 20_000
 """Events of the namespace that are looked at. The evidence says if there are more."""
 
-WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
-LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
 
 _OPERATORS = {"MPIJob": ("training-operator", "mpi-operator"), "DIJob": ("training-operator", "di-operator")}
@@ -198,16 +196,24 @@ class Collector:
 
     async def _read_workloads(self, seen: Evidence) -> tuple[Json, ...]:
         selector = f"kueue.x-k8s.io/job-uid={seen.metadata.get('uid')}"
-        listing = await self._ask(
-            "workloads", self._client.list(WORKLOADS, self._target.namespace, label_selector=selector)
-        )
-        return tuple(listing.items) if listing is not None else ()
+        return tuple(await self._ask("workloads", self._list_of_kueue(WORKLOADS, selector)) or ())
 
     async def _queues(self, seen: Evidence) -> tuple[str, ...] | None:
         if not _is_queued(seen):
             return None
-        listing = await self._ask("localqueues", self._client.list(LOCAL_QUEUES, self._target.namespace))
-        return None if listing is None else tuple(each["metadata"]["name"] for each in listing.items)
+        found = await self._ask("localqueues", self._list_of_kueue(LOCAL_QUEUES))
+        return None if found is None else tuple(each["metadata"]["name"] for each in found)
+
+    async def _list_of_kueue(self, resource: Resource, selector: str = "") -> list[Json]:
+        """Objects of Kueue, in the version that the cluster serves. Raises API errors."""
+        namespace = self._target.namespace
+        try:
+            return (await self._client.list(resource, namespace, label_selector=selector)).items
+        except NotFoundError:
+            if not self._left:
+                raise
+            self._left -= 1
+            return (await self._client.list(OLDER[resource], namespace, label_selector=selector)).items
 
     async def _group(self, seen: Evidence) -> Json | None:
         """The PodGroup, if the pods wait for a gang scheduler."""

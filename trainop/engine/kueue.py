@@ -8,7 +8,7 @@ be as large as an object can be, only the labels are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -19,6 +19,9 @@ GROUP = "kueue.x-k8s.io"
 WORKLOADS = Resource(GROUP, "v1beta2", "workloads", "Workload")
 FLAVORS = Resource(GROUP, "v1beta2", "resourceflavors", "ResourceFlavor", namespaced=False)
 WORKLOAD_CLASSES = Resource(GROUP, "v1beta2", "workloadpriorityclasses", "WorkloadPriorityClass", namespaced=False)
+LOCAL_QUEUES = Resource(GROUP, "v1beta2", "localqueues", "LocalQueue")
+OLDER = {each: replace(each, version="v1beta1") for each in (WORKLOADS, LOCAL_QUEUES)}
+"""What a Kueue before 0.15 serves instead. Programs that only show these objects fall back to it."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """The label of a job that names its LocalQueue."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import JOB_ROLE, REPLICA_TYPE
+from trainop.engine.kueue import LOCAL_QUEUES, QUEUE
 from trainop.engine.pod_resources import Resources, container_requests, pod_requests, read_resources
 from trainop.explain.launching import templates
 from trainop.explain.nodes import describe_nodes
@@ -20,10 +21,7 @@ from trainop.runtime import CONFIG_MAPS, PERSISTENT_VOLUME_CLAIMS, PODS, SECRETS
 
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False)
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
-LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
-
-QUEUE_NAME = "kueue.x-k8s.io/queue-name"
 
 
 class Reference(NamedTuple):
@@ -74,9 +72,9 @@ def find_references(job: Json, groups: Iterable[Group], found: Rehearsal) -> dic
     for group in groups:
         for reference, path in _of_pod(group.spec):
             references.setdefault(reference, f"{group.path}.{path}")
-    queue = as_object(as_object(job.get("metadata")).get("labels")).get(QUEUE_NAME)
+    queue = as_object(as_object(job.get("metadata")).get("labels")).get(QUEUE)
     if isinstance(queue, str) and queue:
-        references[Reference(LOCAL_QUEUES, queue)] = f"metadata.labels[{QUEUE_NAME}]"
+        references[Reference(LOCAL_QUEUES, queue)] = f"metadata.labels[{QUEUE}]"
     for each in found.made:
         name = as_object(each.manifest.get("spec")).get("queue")
         if each.resource.group == VOLCANO_QUEUES.group and isinstance(name, str) and name:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from trainop.engine.fields import as_object
+from trainop.engine.kueue import QUEUE
 from trainop.engine.pod_resources import Resources, add_multiple, pod_requests, read_resources
 from trainop.explain.nodes import capacity, nodes_for
 from trainop.explain.rehearsal import Made, Rehearsal
-from trainop.explain.requirements import QUEUE_NAME, Group, Reference, group_pods, limits_of
+from trainop.explain.requirements import Group, Reference, group_pods, limits_of
 from trainop.runtime import PODS, Json
 from trainop.runtime.lowlevel import Quantity, read_quantity
 
@@ -41,7 +42,7 @@ def demand_of(job: Json, found: Rehearsal, existing: Collection[Reference] = ())
     remaining = tuple(made for made in found.made if Reference(made.resource, made.name) not in existing)
     counted = _counted(group_pods(job, replace(found, made=remaining)), remaining)
     labels = job["metadata"].get("labels")
-    queued = isinstance(labels, dict) and bool(labels.get(QUEUE_NAME))
+    queued = isinstance(labels, dict) and bool(labels.get(QUEUE))
     is_continued = len(remaining) < len(found.made)
     return Demand(group_pods(job, found), counted, is_continued, waits=queued or found.suspended)
 

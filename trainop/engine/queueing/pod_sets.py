@@ -9,7 +9,7 @@ the operator queues a running job again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -189,22 +189,54 @@ def _seconds(workload: Workload) -> int | None:
 
 
 def _pod_set(pods: PodSet, *, partial: bool) -> Json:
-    made: Json = {"name": pods.name, "count": pods.count, "template": _template(pods.make())}
+    made: Json = {"name": pods.name, "count": pods.count, "template": _template(pods.make(), pods.template)}
     if partial and pods.least is not None and 0 < pods.least < pods.count:
         made["minCount"] = pods.least
     return {**made, "topologyRequest": _topology_request(pods.template)}
 
 
-def _template(manifest: Json) -> Json:
-    """The template of a pod set: without what only one pod has, and without the variables."""
+def _template(manifest: Json, given: Json) -> Json:
+    """The template of a pod set: without what only one pod has, and without the variables. `given`: the user's."""
     metadata, spec = manifest["metadata"], dict(manifest["spec"])
     for name in ("hostname", "subdomain"):
         spec.pop(name, None)
-    for group in ("containers", "initContainers"):
+    named = _names_of(given)
+    asked = {name for each in (as_object(given.get("spec")), *_containers(given)) for name in _asks_for(each)}
+    for group in _GROUPS:
         if group in spec:
-            spec[group] = [{name: value for name, value in each.items() if name != "env"} for each in spec[group]]
+            spec[group] = [_counted(each, None if each.get("name") in named else asked) for each in spec[group]]
     kept = {name: metadata[name] for name in ("labels", "annotations") if metadata.get(name)}
     return {"metadata": kept, "spec": spec}
+
+
+_GROUPS = ("containers", "initContainers")
+
+
+def _containers(template: Json) -> list[Json]:
+    spec = as_object(template.get("spec"))
+    return [as_object(each) for group in _GROUPS for each in as_list(spec.get(group))]
+
+
+def _names_of(template: Json) -> set[object]:
+    return {each.get("name") for each in _containers(template)}
+
+
+def _asks_for(holder: Json) -> Iterator[str]:
+    """The resources that a container, or a pod as a whole, asks for."""
+    resources = as_object(holder.get("resources"))
+    for part in ("requests", "limits"):
+        yield from as_object(resources.get(part))
+
+
+def _counted(container: Json, asked: Collection[str] | None) -> Json:
+    """A container as it is counted. `asked`, of one that the operator adds: the resources that the user's containers
+    ask for; any other would need a quota, although a queue may have none for it."""
+    found = {name: value for name, value in container.items() if name != "env"}
+    if asked is None or "resources" not in found:
+        return found
+    parts = {part: as_object(values) for part, values in found["resources"].items() if part in ("requests", "limits")}
+    kept = {part: {name: value for name, value in values.items() if name in asked} for part, values in parts.items()}
+    return {**found, "resources": {part: values for part, values in kept.items() if values}}
 
 
 _REQUESTS = {"required-topology": "required", "preferred-topology": "preferred"}
