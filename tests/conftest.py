@@ -33,6 +33,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("house")
 
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Runs that tests start are not kept in the home of the user."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 LEDGER = pytest.StashKey[Ledger]()
 
 

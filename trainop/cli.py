@@ -35,14 +35,18 @@ LAZY = {
     "why": ("trainop.commands.why", "why_command", "Explain why a job does not run, or how it ended."),
     "describe": ("trainop.commands.describe", "describe_command", "Tell the story of a job as a timeline."),
     "stacks": ("trainop.commands.stacks", "stacks_command", "Show where the Python processes of a job stand."),
-    "ps": ("trainop.commands.ps", "ps_command", "List the jobs of a cluster."),
+    "ps": ("trainop.commands.ps", "ps_command", "List the kept runs, and the jobs of a cluster."),
+    "attach": ("trainop.commands.runs", "attach_command", "Follow a run in the background."),
+    "stop": ("trainop.commands.runs", "stop_command", "Stop a run in the background."),
+    "rerun": ("trainop.commands.runs", "rerun_command", "Run the command of a run again."),
+    "clean": ("trainop.commands.runs", "clean_command", "Remove the folders of runs that have ended."),
     "top": ("trainop.commands.ps", "top_command", "List the jobs of a cluster, again and again."),
     "logs": ("trainop.commands.logs", "logs_command", "Show the logs of a job's replicas, merged by time."),
     "manifests": ("trainop.manifests.command", "manifests_command", "Write or print CRDs and installation manifests."),
 }
 """Subcommands by name: module, attribute, short help. Imported lazily to keep the operator's memory small."""
 
-NEEDS = {"run": extras.LOCAL, "check": extras.LOCAL, "cluster": extras.LOCAL}
+NEEDS = dict.fromkeys(("run", "rerun", "attach", "check", "cluster"), extras.LOCAL)
 """Commands that need an extra."""
 
 

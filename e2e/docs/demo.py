@@ -11,6 +11,7 @@ import pty
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -29,7 +30,8 @@ FONTS = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 def on_terminal(command: tuple[str, ...]) -> str:
     """The output of a command on a terminal of its own. Raises `CalledProcessError` if it fails."""
     master, slave = pty.openpty()
-    variables = {**os.environ, "COLUMNS": f"{WIDTH}", "LINES": "50", "TERM": "xterm-256color"}
+    state = os.environ.get("XDG_STATE_HOME") or tempfile.mkdtemp()  # the run is kept, but not among those of the user
+    variables = {**os.environ, "COLUMNS": f"{WIDTH}", "LINES": "50", "TERM": "xterm-256color", "XDG_STATE_HOME": state}
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
     with subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, env=variables) as process:
         os.close(slave)

@@ -6,6 +6,8 @@ import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 
 import trainop
 from trainop.errors import StartError
@@ -22,14 +24,16 @@ class Connection:
     server: str
     config: ClusterConfig | None = None
     """Of a cluster that is reached over the network."""
+    now: datetime | None = None
+    """Of a run that has ended: until when it is known."""
 
 
 @asynccontextmanager
-async def connect(kubeconfig: str | None = None, context: str | None = None) -> AsyncIterator[Connection]:
+async def connect(kubeconfig: str | Path | None = None, context: str | None = None) -> AsyncIterator[Connection]:
     """Connects to the cluster of a kubeconfig's context. Raises `StartError` if none is configured, or if its
     certificates cannot be read; the first request shows whether the server can be reached."""
     try:
-        config = load_config(kubeconfig, context)
+        config = load_config(str(kubeconfig) if kubeconfig else None, context)
         transport = HttpTransport(config)
     except ConfigError as error:
         raise StartError(str(error)) from None

@@ -9,10 +9,9 @@ from datetime import datetime
 
 import click
 
-from trainop.commands.connection import connect
 from trainop.commands.evidence import Collector
+from trainop.commands.jobs import complete_run, open_job
 from trainop.commands.options import clean, cluster_options, output_option, run_command
-from trainop.commands.target import find_job
 from trainop.explain.story import Step, Story, tell
 from trainop.explain.story.timeline import lasted
 
@@ -23,19 +22,18 @@ _COLOURS = {"succeeded": "green", "running": "green", "failed": "red", "restarti
 
 
 @click.command("describe")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_run)
 @cluster_options
 @output_option("A timeline for people, or everything for programs.")
 def describe_command(job: str, output: str, **cluster: str | None) -> None:
-    """Tell the story of JOB (NAME or KIND/NAME): when it was created, queued, scheduled, started, restarted and why,
-    and how long each of that took.
+    """Tell the story of JOB (NAME, KIND/NAME, or a kept run): when it was created, queued, scheduled, started,
+    restarted and why, and how long each of that took.
 
     Exit code: 0, whatever the state of the job; 1 if it cannot be read; 2 for wrong usage.
     """
 
     async def show() -> int:
-        async with connect(cluster["kubeconfig"], cluster["context"]) as connection:
-            target = await find_job(connection, job, cluster["namespace"] or connection.namespace)
+        async with open_job(job, cluster) as (connection, target):
             story = tell(await Collector(connection, target).collect_story())
         if output == "json":
             names = {"kind": target.type.resource.kind, "namespace": target.namespace, "name": target.name}

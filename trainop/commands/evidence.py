@@ -63,14 +63,14 @@ class Collector:
     """Collects the evidence about one job."""
 
     def __init__(self, connection: Connection, target: Target) -> None:
-        self._client = connection.client
+        self._client, self._now = connection.client, connection.now
         self._target = target
         self._unread: list[str] = []
         self._left = MAX_REQUESTS
 
     async def collect(self) -> Evidence:
         """What can be read. Raises `ConnectionError` or `TimeoutError` if the API server does not answer."""
-        now, job, target = datetime.now(UTC), self._target.raw, self._target
+        now, job, target = self._now or datetime.now(UTC), self._target.raw, self._target
         pods = tuple([read_pod(each) async for each in self._pages(PODS, target.pod_selector)])
         names = [each.name for each in pods]
         events = read_events([each async for each in self._pages(EVENTS, "")], job, names)
@@ -130,7 +130,7 @@ class Collector:
     async def collect_story(self) -> Evidence:
         """What `trainop describe` tells the story from. If the API server goes away meanwhile, that is named, and what
         was read by then is told."""
-        now, job, target = datetime.now(UTC), self._target.raw, self._target
+        now, job, target = self._now or datetime.now(UTC), self._target.raw, self._target
         pods: list[PodFacts] = []
         items: list[Json] = []
         await self._gather(PODS, target.pod_selector, lambda raw: pods.append(read_pod(raw)))

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import click
 
-from trainop.commands.connection import Connection, connect
+from trainop.commands.connection import Connection
+from trainop.commands.jobs import complete_run, open_job
 from trainop.commands.loglines import Line, lines_of
 from trainop.commands.options import cluster_options, run_command
-from trainop.commands.target import Replica, Target, find_job, replica_of
+from trainop.commands.target import Replica, Target, replica_of
 from trainop.engine.durations import parse_duration
 from trainop.errors import StartError
+from trainop.kept.folder import ATTEMPT
 from trainop.runtime import PODS, ApiError, Json, NotFoundError
 from trainop.runtime.lowlevel import Request, printable
 
@@ -44,6 +46,7 @@ class LogOptions:
     since: float | None = None
     """Seconds."""
     previous: bool = False
+    attempt: int | None = None
     timestamps: bool = False
     max_replicas: int = MAX_REPLICAS
 
@@ -61,6 +64,7 @@ class LogOptions:
             "tailLines": None if self.tail is None else str(self.tail),
             "sinceSeconds": None if self.since is None else str(max(1, round(self.since))),
             "previous": "true" if self.previous else None,
+            ATTEMPT: None if self.attempt is None else str(self.attempt),
         }
         return {"timestamps": "true", **{name: value for name, value in asked.items() if value is not None}}
 
@@ -80,7 +84,7 @@ class Source:
 
 
 @click.command("logs")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_run)
 @cluster_options
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has finished, replaced pods included.")
 @click.option("--role", default="", help="Only replicas of this role, such as worker.")
@@ -90,26 +94,33 @@ class Source:
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last lines of each replica.")
 @click.option("--since", help="Only lines that are not older, such as 10m or 1h30m.")
 @click.option("-p", "--previous", is_flag=True, help="The run of each container before its last restart.")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=1),
+    help="Of a kept run: this attempt of each container, from 1; restarts and replaced pods count.",
+)
 @click.option("--timestamps", is_flag=True, help="Show the time of each line.")
 @click.option(
     "--max-replicas", type=click.IntRange(min=1), default=MAX_REPLICAS, show_default=True, help="Read at most so many."
 )
 def logs_command(job: str, follow: bool, since: str | None, **given: object) -> None:
-    """Show the logs of JOB (NAME or KIND/NAME), merged by time, each line with its replica.
+    """Show the logs of JOB (NAME, KIND/NAME, or a kept run), merged by time, each line with its replica.
 
     If the job has failed, the last lines of the replica that failed first come before all others.
     """
-    cluster = {name: given.pop(name) for name in ("kubeconfig", "context", "namespace")}
+    cluster = {name: _text(given.pop(name)) for name in ("kubeconfig", "context", "namespace")}
     seconds = _read_since(since)
     options = LogOptions(since=seconds, **given)  # type: ignore[arg-type]  # click has checked them
 
     async def show() -> int:
-        kubeconfig, context, namespace = (None if value is None else str(value) for value in cluster.values())
-        async with connect(kubeconfig, context) as connection:
-            target = await find_job(connection, job, namespace or connection.namespace)
+        async with open_job(job, cluster, kept=options.attempt is not None) as (connection, target):
             return await Logs(connection, target, options).show(follow=follow)
 
     run_command(show())
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _read_since(text: str | None) -> float | None:

@@ -13,9 +13,11 @@ import click
 
 from trainop.commands.connection import Connection, connect
 from trainop.commands.options import cluster_options, run_command
+from trainop.commands.runs import run_lines
 from trainop.commands.target import JobType, job_types
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.restart_history import RestartHistory
+from trainop.errors import StartError
 from trainop.explain.why.reported import read_reported
 from trainop.runtime import ApiError, ForbiddenError, Json, NotFoundError
 from trainop.runtime.lowlevel import printable, read_time
@@ -53,15 +55,30 @@ HEADINGS = ("NAMESPACE", "KIND", "NAME", "STATE", "REPLICAS", "RESTARTS", "AGE",
 @cluster_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="The jobs of all namespaces.")
 def ps_command(all_namespaces: bool, **cluster: str | None) -> None:
-    """List the jobs of all kinds: state, replicas, restarts, age, progress where it is reported, and the reason of the
-    state."""
+    """List the runs that are kept on this machine, and the jobs of all kinds in the cluster of the kubeconfig.
+
+    A job has state, replicas, restarts, age, progress where it is reported, and the reason of the state. With an option
+    the runs are left out; without a kubeconfig there are only runs.
+    """
 
     async def show() -> int:
+        asked = all_namespaces or any(cluster.values())
+        runs = [] if asked else list(run_lines(shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+        for line in runs:
+            click.echo(line)
+        try:
+            return await show_jobs(after_runs=bool(runs))
+        except StartError as error:
+            if not runs or "no cluster is configured" not in str(error):
+                raise
+            return 0
+
+    async def show_jobs(*, after_runs: bool) -> int:
         async with connect(cluster["kubeconfig"], cluster["context"]) as connection:
             lines, notes = await _table(
                 connection, None if all_namespaces else cluster["namespace"] or connection.namespace
             )
-        for line in lines:
+        for line in ([""] if after_runs else []) + lines:
             click.echo(line)
         for note in notes:
             click.echo(f"trainop: {note}", err=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import click
 
-from trainop.commands.connection import connect
+from trainop.commands.jobs import complete_run, open_job
 from trainop.commands.options import cluster_options, run_command
-from trainop.commands.target import find_job, replica_of
+from trainop.commands.target import replica_of
+from trainop.errors import StartError
 from trainop.explain.stacks import render
 from trainop.run.dumper import Dumper
 from trainop.runtime import PODS
 
 
 @click.command("stacks")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_run)
 @cluster_options
 @click.option("--role", default="", help="Only replicas of this role.")
 @click.option("-c", "--container", default="", help="This container. Default: the first of each pod.")
@@ -25,8 +26,9 @@ def stacks_command(job: str, role: str, container: str, **cluster: str | None) -
     """
 
     async def show() -> int:
-        async with connect(cluster["kubeconfig"], cluster["context"]) as connection:
-            target = await find_job(connection, job, cluster["namespace"] or connection.namespace)
+        async with open_job(job, cluster) as (connection, target):
+            if connection.now is not None:
+                raise StartError(f"run {connection.server} has ended, and its processes with it; see trainop why {job}")
             listing = await connection.client.list(PODS, target.namespace, label_selector=target.pod_selector)
             replicas = [
                 replica_of(each) for each in listing.items if (each.get("status") or {}).get("phase") == "Running"

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import click
 
-from trainop.commands.connection import connect
 from trainop.commands.evidence import Collector
+from trainop.commands.jobs import complete_run, open_job
 from trainop.commands.options import clean, cluster_options, output_option, run_command
-from trainop.commands.target import find_job
 from trainop.explain.why import Cause, Diagnosis, State, diagnose
 
 MAX_CAUSES = 6
@@ -26,18 +25,17 @@ _COLOURS = {
 
 
 @click.command("why")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_run)
 @cluster_options
 @output_option("One screen for people, or everything for programs.")
 def why_command(job: str, output: str, **cluster: str | None) -> None:
-    """Explain why JOB (NAME or KIND/NAME) does not run, or how it ended.
+    """Explain why JOB (NAME, KIND/NAME, or a kept run) does not run, or how it ended.
 
     Exit code: 0 it runs or has succeeded, 1 it has failed, 3 it waits, 4 it runs with a problem. 2 for wrong usage.
     """
 
     async def show() -> int:
-        async with connect(cluster["kubeconfig"], cluster["context"]) as connection:
-            target = await find_job(connection, job, cluster["namespace"] or connection.namespace)
+        async with open_job(job, cluster) as (connection, target):
             found = diagnose(await Collector(connection, target).collect())
         if output == "json":
             click.echo(

@@ -15,15 +15,17 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 from trainop.local import private_files
 from trainop.local.api.request.resource_metrics import Amounts, Measured
 from trainop.local.api.serving.server import ApiServer
+from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.local.job_controller import job_controller
 from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
-from trainop.runtime import Client, Manager
+from trainop.local.node.pods.logs import LogCopy
+from trainop.runtime import Client, Json, Manager
 from trainop.runtime.lowlevel import Transport
 
 NODE_NAME = "local"
@@ -31,6 +33,16 @@ _OBJECTS = "objects.sqlite"
 _LOCK = "lock"
 _STOP_MARGIN = 10.0  # seconds after the grace period for the end of processes and the writing of statuses
 _KILL_TIMEOUT = 5.0
+
+
+class Keeper(Protocol):
+    """Gets what happens in the cluster, synchronously: it must not block."""
+
+    def __call__(self, table: Table, change: Change) -> None:
+        """A write of an object."""
+
+    def log(self, metadata: Json, container: str) -> LogCopy:
+        """The copy of the log of a container that starts, by the metadata of its pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,8 @@ class ClusterOptions:
     """None uses network namespaces if this user may create them."""
     port: int = 0
     """The port of the API server on 127.0.0.1; 0 selects a free port."""
+    keep: Keeper | None = None
+    """Records the objects and logs of the cluster."""
 
 
 class LocalCluster:
@@ -66,7 +80,10 @@ class LocalCluster:
         self._lock = _lock_directory(self.directory)
         self.api = self._open_api(self.directory / _OBJECTS if self._options.directory else None)
         self.client = Client(self.api.transport(), user_agent="trainop", field_manager="trainop")
-        node = NodeOptions(network=self._options.network)
+        keep = self._options.keep
+        if keep is not None:
+            self.api.listen(keep)
+        node = NodeOptions(network=self._options.network, keep_log=keep.log if keep is not None else None)
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log
         self.api.exec_source = self.node.open_exec

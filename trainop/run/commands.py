@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from rich.console import Console
 
 from trainop.engine.durations import parse_duration
 from trainop.local.cluster import ClusterOptions
+from trainop.run.detached import attached, run_detached
 from trainop.run.documents import BadInputError, Document, to_yaml
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
-from trainop.run.script import ScriptCommand, find_documents, script_options
+from trainop.run.script import GIVEN, ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
 
@@ -81,12 +83,23 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
     show_default=True,
     help="Show the stacks of the Python processes of a running job that has printed nothing for this long; 0 disables.",
 )
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; `trainop attach` follows it.")
 @_PROGRESS
 @_NETWORK
 @_DIRECTORY
 @_PORT
+@click.pass_context
 def run_command(
-    files: tuple[str, ...], *, as_yaml: bool, data: Path | None, network: Any, port: int, **options: Any
+    ctx: click.Context,
+    /,
+    files: tuple[str, ...],
+    *,
+    as_yaml: bool,
+    detach: bool,
+    data: Path | None,
+    network: Any,
+    port: int,
+    **options: Any,
 ) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
 
@@ -97,16 +110,23 @@ def run_command(
     as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
     finished in an earlier run is run again, and an unfinished one continues.
 
+    A run is kept under its name, such as train-1: trainop ps lists runs, and logs, why, describe, stacks, attach, stop
+    and rerun take the name.
+
     Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
 
     session = {name: options.pop(name) for name in ("keep", "start_timeout", "silent_after", "progress")}
+    cluster = _cluster(data=data, network=network, port=port)
+    session["command"] = attached(ctx.meta[GIVEN])
 
-    def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
+    def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
         documents, every_replica = _find_documents(files, options, as_yaml)
-        cluster = _cluster(data=data, network=network, port=port)
-        return run_documents(documents, cluster, console, every_replica=every_replica, interrupts=interrupts, **session)
+        session["every_replica"] = every_replica
+        return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
 
+    if detach and not as_yaml:
+        sys.exit(run_detached(lambda ready: _run(partial(start, ready=ready))))
     sys.exit(_run(start))
 
 

@@ -90,6 +90,7 @@ class Follower:
 
     `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
     `every_replica`: a job that has succeeded is followed until its last replica has ended, and must not have failed.
+    `since`: when the session began, if not now.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Follower:
         start_timeout: float,
         silence: SilenceWatch,
         every_replica: bool = False,
+        since: datetime | None = None,
     ) -> None:
         self._silence = silence
         self._client = client
@@ -110,7 +112,7 @@ class Follower:
         self._save_log = save_log
         self._clock = SystemClock()
         self._start_timeout = start_timeout
-        self._started_at = self._clock.now() - timedelta(seconds=1)  # API timestamps have a resolution of one second
+        self._started_at = (since or self._clock.now()) - timedelta(seconds=1)  # API timestamps are in whole seconds
         self._jobs = {(job.resource.kind, job.key): job for job in jobs}
         self._streams: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._ended_runs: set[tuple[str, str, int]] = set()
@@ -118,8 +120,7 @@ class Follower:
         self._pods: dict[str, Replica] = {}
         """By pod name."""
         self._warned: set[tuple[str, str, str]] = set()
-        self._all_ended, self._moved = asyncio.Event(), asyncio.Event()
-        """All jobs have ended; the state of a pod has changed."""
+        self._all_ended, self._moved = asyncio.Event(), asyncio.Event()  # all jobs have ended; a pod has changed
         self._every_replica = every_replica
         self._speaker = Speaker(lambda: [log for run, log in self._streams.items() if run in self._ended_runs])
         for resource in {job.resource for job in jobs}:

@@ -27,6 +27,9 @@ from trainop.runtime import Json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+GIVEN = "trainop.run.given"
+"""Key of `click.Context.meta`: the arguments as they were given."""
+
 MPI = "mpi"
 KINDS: dict[str, Framework | None] = {
     **{each.name: each for each in FRAMEWORKS.values() if each is not MXNET},  # its roles run different programs
@@ -87,6 +90,7 @@ class ScriptCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [*args]
+        ctx.meta[GIVEN] = given
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:

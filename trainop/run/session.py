@@ -6,8 +6,10 @@ import asyncio
 import shlex
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -28,6 +30,7 @@ from trainop.run.documents import Document
 from trainop.run.endpoint import make_endpoint
 from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
+from trainop.run.keeping import Keeping, kept_run
 from trainop.run.output import Output
 from trainop.run.rerun import delete_finished
 from trainop.run.saved_logs import saved_logs
@@ -49,35 +52,59 @@ async def run_documents(
     progress: bool = False,
     every_replica: bool = False,
     interrupts: Interrupts | None = None,
+    command: Sequence[str] | None = None,
+    ready: Callable[[str], None] | None = None,
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
     Raises `BadInputError` for invalid objects before anything is started. `start_timeout` in seconds: a job without a
     started container by then counts as failed; 0 disables the timeout. `silent_after` in seconds: the stacks of a
     running job that printed nothing for that long are shown; 0 disables that. `progress`: all jobs can report theirs.
-    `every_replica`: see `Follower`.
+    `every_replica`: see `Follower`. `command`: the arguments of the command; the run is kept with them. `ready` gets
+    the name of the run once its jobs are created; it is needed for a run in the background, which has to be kept.
     """
     jobs = find_jobs(documents)
     interrupts = interrupts or Interrupts()
-    async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
-        await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
-        async with _operator(cluster, progress):
-            if any(job.kind == "DIJob" for job, _ in jobs):
-                await _serve_replicas(cluster, output)
-            await apply(cluster.client, documents)
-            code = await _follow(
-                cluster,
-                jobs,
-                output,
-                options.directory,
-                start_timeout=start_timeout,
-                silent_after=silent_after,
-                every_replica=every_replica,
-            )
-            if keep:
-                output.print(Text(f"The cluster keeps running until Ctrl-C.\n{_export(cluster)}"))
-                await asyncio.Event().wait()
+    follow = partial(_follow, data=options.directory, start_timeout=start_timeout, silent_after=silent_after)
+    with kept_run(command, jobs, interrupts, _print_status) as kept:
+        if ready is not None and kept is None:
+            raise OSError("a run in the background has to be kept")
+        options = replace(options, keep=kept.recorder if kept else None)
+        async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
+            await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
+            async with _operator(cluster, progress):
+                await _create(cluster, documents, jobs, output)
+                _announce(kept, cluster, ready)
+                code = await follow(cluster, jobs, output, every_replica=every_replica)
+                _advise(kept, code, output)
+                if keep:
+                    await _wait_for_ever(cluster, output)
     return code
+
+
+async def _wait_for_ever(cluster: LocalCluster, output: Output) -> None:
+    output.print(Text(f"The cluster keeps running until Ctrl-C.\n{_export(cluster)}"))
+    await asyncio.Event().wait()
+
+
+async def _create(cluster: LocalCluster, documents: Sequence[Document], jobs: Sequence[Job], output: Output) -> None:
+    if any(job.kind == "DIJob" for job, _ in jobs):
+        await _serve_replicas(cluster, output)
+    await apply(cluster.client, documents)
+
+
+def _announce(kept: Keeping | None, cluster: LocalCluster, ready: Callable[[str], None] | None) -> None:
+    if kept is not None:
+        kept.join(cluster)
+        if ready is not None:
+            ready(kept.name)
+
+
+def _advise(kept: Keeping | None, code: int, output: Output) -> None:
+    if kept is not None:
+        kept.code = code
+        if kept.lasts:
+            output.print(Text(kept.advice(), style="dim"))
 
 
 async def run_cluster(
@@ -169,8 +196,8 @@ async def _follow(
     cluster: LocalCluster,
     jobs: Sequence[Job],
     output: Output,
-    data: Path | None,
     *,
+    data: Path | None,
     start_timeout: float,
     silent_after: float,
     every_replica: bool,

@@ -30,7 +30,7 @@ from trainop.local.node.network.host_network import (
 from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
 from trainop.local.node.network.pod_ports import connect_to_port
-from trainop.local.node.pods.context import LogStore, NodeContext, Timing
+from trainop.local.node.pods.context import KeepLog, LogStore, NodeContext, Timing
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, read_log
@@ -81,6 +81,8 @@ class NodeOptions:
     timing: Timing = field(default_factory=Timing)
     host_network: HostNetwork | None = None
     """Network outside the cluster for pods in mode `namespaces`; None uses this process's own network access."""
+    keep_log: KeepLog | None = None
+    """Gets the output of all containers, too."""
 
 
 class Node:
@@ -108,7 +110,7 @@ class Node:
         self._runtime: ContainerRuntime | None = None
         self._ready = asyncio.Event()
         self._pod_manager: PodManager | None = None
-        self._logs = LogStore(self._directory)
+        self._logs = LogStore(self._directory, self._options.keep_log)
         self._cache = Cache(client, clock=self._clock)
         self._pods = self._cache.informer(PODS, decode_unstructured, indices={"namespace": by_namespace})
         self._services = self._cache.informer(SERVICES, decode_unstructured)

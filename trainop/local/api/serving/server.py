@@ -28,7 +28,7 @@ from trainop.local.api.serving.http_server import HttpServer
 from trainop.local.api.serving.router import BufferedStream, Router, error_response
 from trainop.local.api.serving.tls import make_certificate
 from trainop.local.api.storage.persistence import Journal, StorageError
-from trainop.local.api.storage.versioned_store import Store
+from trainop.local.api.storage.versioned_store import Listener, Store
 from trainop.runtime import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, NAMESPACES, Clock, Json, NotConnectedError, SystemClock
 from trainop.runtime.lowlevel import Request, Response, Stream, Transport
 
@@ -189,6 +189,16 @@ class ApiServer:
         await self._http.stop()
         if self._journal is not None:
             self._journal.close()
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` synchronously after every write from now on."""
+        self._backend.store.listen(listener)
+
+    def restore(self, table: str, value: Json) -> None:
+        """Store an object of another server as it is, with its UID and status."""
+        metadata = value["metadata"]
+        metadata.setdefault("uid", self._backend.new_uid())
+        self._backend.store.put(table, (metadata.get("namespace", ""), metadata["name"]), value)
 
     def compact(self) -> None:
         """Drop the history, like a compaction of etcd: older watches and continue tokens get 410."""

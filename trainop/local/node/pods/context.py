@@ -14,7 +14,7 @@ from typing import Literal
 
 from trainop.local.node.network.addresses import AddressOf
 from trainop.local.node.pods.environment import Reference
-from trainop.local.node.pods.logs import RunLog
+from trainop.local.node.pods.logs import LogCopy, RunLog
 from trainop.local.node.pods.service_account import ServiceAccounts
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import ContainerRuntime
@@ -46,11 +46,17 @@ def pod_directory(node_directory: Path, metadata: Json) -> Path:
     return node_directory / "pods" / f"{metadata.get('namespace', '')}_{metadata['name']}_{metadata['uid']}"
 
 
+KeepLog = Callable[[Json, str], LogCopy]
+"""By the metadata of a pod and the name of a container that starts."""
+
+
 class LogStore:
     """All container logs of the node: logs of running containers, and logs of earlier runs on disk."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, keep: KeepLog | None = None) -> None:
+        """`keep` makes the copy of each log that begins."""
         self._root = directory
+        self._keep = keep
         self._live: dict[Path, RunLog] = {}
 
     def start_run(self, metadata: Json, container: str, run: int) -> RunLog:
@@ -60,7 +66,7 @@ class LogStore:
         for path in (old.path, old.times):
             path.unlink(missing_ok=True)
         self._live.pop(old.path, None)
-        log = RunLog(directory / f"{run}.log")
+        log = RunLog(directory / f"{run}.log", copy=self._keep(metadata, container) if self._keep else None)
         self._live[log.path] = log
         return log
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from trainop.local import private_files
 from trainop.runtime import Clock
@@ -36,12 +37,23 @@ _RESERVE, _RESERVED_FRACTION = 64 * 1024 * 1024, 20
 """Disk space that logs leave free for the object store and other users: 64 MiB or 1/20 of the disk if that is less."""
 
 
+class LogCopy(Protocol):
+    """Gets all output of one run, too, for a copy that outlives the pod. Must not block."""
+
+    def append(self, data: bytes, microseconds: int) -> None:
+        """Whole lines, or a part of a very long one; `microseconds` since 1970."""
+
+    def end(self) -> None:
+        """Nothing follows."""
+
+
 @dataclass(slots=True)
 class RunLog:
     """The log of one run; `complete` means that nothing will be appended. Followers wait for `changed`."""
 
     path: Path
     complete: bool = False
+    copy: LogCopy | None = None
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
@@ -167,6 +179,8 @@ class LogCollector:
             os.close(fd)
         self._files.clear()
         self._log.complete = True
+        if self._log.copy is not None:
+            self._log.copy.end()
         self._log.notify()
         if not self.done.done():
             self.done.set_result(None)
@@ -191,6 +205,8 @@ class LogCollector:
     def _write(self, data: bytes) -> None:
         log, times = self._files
         microseconds = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        if self._log.copy is not None:
+            self._log.copy.append(data, microseconds)
         os.write(times, RECORD.pack(self._size, microseconds))
         view = memoryview(data)
         while view:
