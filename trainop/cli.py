@@ -40,6 +40,8 @@ LAZY = {
     "stop": ("trainop.commands.runs", "stop_command", "Stop a run in the background."),
     "rerun": ("trainop.commands.runs", "rerun_command", "Run the command of a run again."),
     "clean": ("trainop.commands.runs", "clean_command", "Remove the folders of runs that have ended."),
+    "version": ("trainop.commands.about", "version_command", "Print the version of trainop."),
+    "completion": ("trainop.commands.about", "completion_command", "Print the script for completion in a shell."),
     "top": ("trainop.commands.ps", "top_command", "List the jobs of a cluster, again and again."),
     "logs": ("trainop.commands.logs", "logs_command", "Show the logs of a job's replicas, merged by time."),
     "manifests": ("trainop.manifests.command", "manifests_command", "Write or print CRDs and installation manifests."),
