@@ -186,11 +186,11 @@ test-node: $(READY) image  ## the manifests and the image on a real node with ku
 	@$(BIN)/python -m e2e.cluster build node
 	@$(BIN)/pytest --quiet e2e/image/test_deployment.py
 
-e2e: $(READY)  ## real frameworks and faults on a real node, as root, up to an hour; a part by JOB=tfjob; all frameworks by FRAMEWORKS=full
+e2e: $(READY)  ## real frameworks and faults on a real node, as root, up to an hour; a part by JOB=tfjob; those of several GB, too, by FRAMEWORKS=full
 	@$(BIN)/python -m e2e.realnode check $(JOB)
 	@$(MAKE) --no-print-directory $(IMAGE_READY)
 	@$(BIN)/python -m e2e.cluster build node
-	@$(BIN)/pytest --durations=0 $(if $(JOB),$(wildcard e2e/realnode/test_$(JOB).py e2e/realnode/test_$(JOB)_*.py),e2e/realnode) --frameworks=$(FRAMEWORKS)
+	@$(BIN)/pytest --durations=0 $(if $(JOB),$(wildcard e2e/realnode/test_$(JOB).py e2e/realnode/test_$(JOB)_*.py),e2e/realnode) --frameworks=$(or $(FRAMEWORKS),$(if $(JOB),full))
 
 site: $(SITE_READY)  ## docs/ as a website in build/site, with every link checked; needs no network once it is installed
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -26,7 +26,7 @@ from typing import IO
 
 from e2e.cluster.places import ClusterError, cache
 from e2e.realnode.debian import PYTHON, RELEASE, bootstrap, call, compile_package
-from e2e.realnode.oci import LayerFile, new_file, pack, write_image
+from e2e.realnode.oci import SITE, LayerFile, new_file, pack, write_image
 
 ROOT = Path(__file__).parents[2]
 COMMON = ("python3", "python-is-python3", "python3-distutils", "python3-setuptools", "libgomp1", "procps")
@@ -175,8 +175,8 @@ def _build_pip(wheels: Sequence[str], target: Path) -> None:
         call(tools, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *chosen, *wheels)
         if python := shutil.which(f"python{PYTHON}"):  # else each process compiles what it imports
             modes = ("-q", "-j0", "--invalidation-mode=unchecked-hash")
-            call(python, "-m", "compileall", *modes, "-s", site, "-p", "/opt/site", site, check=False)
-        pack([(site, "opt/site")], target)
+            call(python, "-m", "compileall", *modes, "-s", site, "-p", SITE, site, check=False)
+        pack([(site, SITE.lstrip("/"))], target)
 
 
 def _build_compiled(packages: Sequence[str], target: Path) -> None:

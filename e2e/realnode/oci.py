@@ -15,9 +15,11 @@ from typing import IO, Any
 
 Json = dict[str, Any]
 MEDIA = "application/vnd.oci.image"
+SITE = "/opt/site"
+"""Where packages of Python are that are not Debian's."""
 ENVIRONMENT = (
-    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/site/bin",
-    "PYTHONPATH=/opt/site",
+    f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{SITE}/bin",
+    f"PYTHONPATH={SITE}",
     "PYTHONUNBUFFERED=1",
 )
 

@@ -110,6 +110,10 @@ class Proof:
         found = sorted(self.get("events")["items"], key=event_time)
         return [one for one in found if not reason or one["reason"] == reason]
 
+    def timelines(self) -> list[Json]:
+        """Of each pod that the namespace has or had: its name, its phases with their times, its restarts."""
+        return self._recorder.timelines() if self._recorder else []
+
     # waiting
 
     def wait_until(self, holds: Callable[[], object], what: str, seconds: float = PATIENCE, every: float = 0.5) -> Any:
@@ -191,7 +195,7 @@ class Proof:
                 "seconds": seconds,
                 "jobs": self._jobs(),
                 "events": self._events(),
-                "pods": self._recorder.timelines() if self._recorder else [],
+                "pods": self.timelines(),
                 "waited": self.waited,
                 "loss": self.losses or read_losses(self._logs(None)),
                 "remarks": self.remarks,

@@ -60,6 +60,20 @@ for step in range(state["step"] + 1, {STEPS} + 1):
 waits for SIGTERM. Each step is also recorded in /checkpoint/steps, with its loss, so that a lost or repeated step
 shows."""
 
+NOTES_SIGTERM = """
+import os, signal, time
+
+def note(*_):
+    with open(f"/noted/{os.environ['HOSTNAME']}", "w") as file:
+        file.write(str(time.time()))
+    os._exit(143)
+
+signal.signal(signal.SIGTERM, note)
+while True:
+    signal.pause()
+"""
+"""Writes when it got SIGTERM, in seconds since the epoch, into a file of its own in /noted."""
+
 RING = """
 import os, signal, socket, sys, time
 rank, size = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])

@@ -10,19 +10,26 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import yaml
 
 from e2e.realnode.cluster import PATIENCE, RealCluster
+from e2e.realnode.debian import PYTHON
 from e2e.realnode.faults import NODE
+from e2e.realnode.oci import SITE
 from e2e.realnode.proof import Json, Proof, replace_images
-from e2e.survive.examples import Example, loop, mpi
+from e2e.survive.__main__ import TRANSFORMERS, frameworks
+from e2e.survive.examples import EXAMPLES, Example
 from e2e.survive.story import Story
 
 T = TypeVar("T")
 GRACE, STALL = "20s", "1m"
+IMAGES = {"loop": "torch", "trainer": "base", "mpi": "openmpi"}
+"""The image of each example. What the trainer needs has several GB: it is mounted, since the import of an image takes
+longer than the test, and thrice the room."""
+LARGE = ("trainer",)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +43,9 @@ def reporting(cluster: RealCluster) -> Iterator[RealCluster]:
 class NodeStage:
     """One example in the namespace of a test, with its checkpoints in a folder of the node."""
 
-    def __init__(self, proof: Proof, example: Example) -> None:
+    def __init__(self, proof: Proof, example: Example, packages: Path | None) -> None:
         self.example = example
+        self._packages = packages
         self._proof = proof
         version = example.group_version.partition("/")[2]
         self._resource = f"{example.plural}.{version}.kubeflow.org/{example.name}"
@@ -51,7 +59,18 @@ class NodeStage:
         reference = self._proof.cluster.load(image)
         for one in objects:
             replace_images(one, reference)
+            if self._packages and self.example.specs in one.get("spec", {}):
+                self._mount(one["spec"][self.example.specs], self._packages)
         self._proof.apply(yaml.safe_dump_all(objects), keep=True)
+
+    @staticmethod
+    def _mount(specs: Json, packages: Path) -> None:
+        """Gives the pods a directory of the node in the place of the image's own packages of Python."""
+        for replica in specs.values():
+            pod = replica["template"]["spec"]
+            pod["volumes"].append({"name": "packages", "hostPath": {"path": str(packages), "type": "Directory"}})
+            for container in pod["containers"]:
+                container["volumeMounts"].append({"name": "packages", "mountPath": SITE, "readOnly": True})
 
     def _volume(self) -> Json:
         claim = {"namespace": self._proof.namespace, "name": self.example.name}
@@ -113,28 +132,33 @@ class NodeStage:
         self._proof.cluster.kubectl("delete", "persistentvolume", self._proof.namespace, "--wait=false")
 
 
-def survive(proof: Proof, example: Example, image: str) -> None:
-    stage = NodeStage(proof, example)
+def packages() -> Path:
+    """torch and transformers, as `make test-survive` installs them."""
+    found = frameworks().parents[1] / "lib" / f"python{PYTHON}" / "site-packages"
+    if not found.is_dir():
+        pytest.skip(f"the packages fit Python {PYTHON}, which the images have: make the environment .venv with it")
+    return found
+
+
+def row(name: str) -> Any:
+    """The example, with what it needs."""
+    full = [pytest.mark.full] if name in LARGE else []
+    return pytest.param(name, marks=[pytest.mark.images(IMAGES[name]), *full])
+
+
+@pytest.mark.parametrize("name", [row(name) for name in EXAMPLES])
+def test_training(reporting: RealCluster, proof: Proof, name: str) -> None:
+    """Every interruption of two ranks, and what it costs"""
+    stage = NodeStage(proof, EXAMPLES[name](), packages() if name in LARGE else None)
     story = Story(stage)
     begun = time.monotonic()
     try:
-        stage.start(image)
+        stage.start(IMAGES[name])
         story.tell(STALL)
     finally:
         stage.close()
-    for line in story.told:
-        how, _, outcome = line.partition(": ")
-        proof.expect(f"{how}: goes on from the last step that could be saved", outcome)
+    for told in story.told:
+        proof.expect(f"{told.how}: {told.wanted}", told.seen)
+    if name in LARGE:
+        proof.framework(f"transformers {TRANSFORMERS}")
     proof.remark(f"All in {time.monotonic() - begun:.0f} s.")
-
-
-@pytest.mark.images("torch")
-def test_plain_torch_loop(reporting: RealCluster, proof: Proof) -> None:
-    """torch.distributed, two ranks: every interruption, and what it costs"""
-    survive(proof, loop(backend="torch"), "torch")
-
-
-@pytest.mark.images("openmpi")
-def test_mpi_over_ssh(reporting: RealCluster, proof: Proof) -> None:
-    """Open MPI over ssh, two ranks: every interruption, and what it costs"""
-    survive(proof, mpi(), "openmpi")

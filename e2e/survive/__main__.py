@@ -18,12 +18,11 @@ from pathlib import Path
 
 from e2e.clients import environment
 from e2e.mpi.__main__ import missing
-from e2e.survive.examples import ROOT, Example, loop, mpi, trainer
+from e2e.survive.examples import EXAMPLES, ROOT
 from e2e.survive.locally import STALL, running
 from e2e.survive.story import Story
 
 TRANSFORMERS = "5.24.0"
-NAMES = ("loop", "trainer", "mpi")
 
 
 def frameworks() -> Path:
@@ -31,21 +30,14 @@ def frameworks() -> Path:
     return environment("survive", TRANSFORMERS, [f"transformers[torch]=={TRANSFORMERS}", "numpy", f"{ROOT}[local]"])
 
 
-def choose(name: str) -> tuple[Example, str | Path]:
-    """The example, and the interpreter of its pods."""
-    if name == "mpi":
-        return mpi(), sys.executable
-    return (trainer() if name == "trainer" else loop(backend="torch")), frameworks()
-
-
 def survive(name: str) -> bool:
     """Whether the training has survived; prints its output if not."""
-    example, python = choose(name)
+    python = sys.executable if name == "mpi" else frameworks()
     begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
         # torch listens at all addresses of the machine, if it has no network of its own
-        running(example, Path(folder), "--network", "namespaces", python=python) as stage,
+        running(EXAMPLES[name](), Path(folder), "--network", "namespaces", python=python) as stage,
     ):
         story = Story(stage)
         try:
@@ -61,14 +53,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m e2e.survive", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(EXAMPLES))
     names = parser.parse_args().names
-    if unknown := sorted(set(names) - set(NAMES)):
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(NAMES)}")
+    if unknown := sorted(set(names) - set(EXAMPLES)):
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(EXAMPLES)}")
     lacking = "it needs root" if os.geteuid() != 0 else missing("mpich")
-    if lacking and "mpi" in (names or NAMES):
+    if lacking and "mpi" in (names or EXAMPLES):
         print(f"mpi: left out: {lacking}", flush=True)
-    chosen = [name for name in names or NAMES if name != "mpi" or not lacking]
+    chosen = [name for name in names or EXAMPLES if name != "mpi" or not lacking]
     results = [survive(name) for name in chosen]
     return 0 if results and all(results) else 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,3 +87,7 @@ def trainer() -> Example:
 
 def mpi() -> Example:
     return Example("mpi", "mpijobs", "kubeflow.org/v2beta1")
+
+
+EXAMPLES: Mapping[str, Callable[[], Example]] = {"loop": lambda: loop(backend="torch"), "trainer": trainer, "mpi": mpi}
+"""All of them, with the real frameworks."""

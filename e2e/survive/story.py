@@ -54,18 +54,31 @@ class Stage(Protocol):
         """Waits until the job has succeeded."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """One interruption: what was wanted, and what was seen, with figures."""
+
+    how: str
+    wanted: str
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.how}: {self.seen}"
+
+
 @dataclass
 class Story:
-    """The interruptions of one training; `told` collects one line with figures for each."""
+    """The interruptions of one training; `told` has one entry for each."""
 
     stage: Stage
-    told: list[str] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
     at: int = 0
     """The step from which the present run goes on."""
 
     def tell(self, stall: str) -> None:
         """All interruptions. `stall`: after which time without progress the job counts as stalled."""
         self.begin()
+        self.report()
         self.preempt()
         self.drain()
         self.kill()
@@ -74,6 +87,16 @@ class Story:
 
     def begin(self) -> None:
         self._train_on(0)
+
+    def report(self) -> None:
+        """The status of the job follows the steps."""
+        first = self.stage.wait(self._reported_step, "a report")
+        later = self.stage.wait(lambda: max(self._reported_step() - first, 0), "a report of a later step") + first
+        metrics = self._metrics()
+        assert int(float(metrics["total_steps"])) == ENDLESS, metrics
+        assert "loss" in metrics, metrics
+        seen = f"step {first}, then {later} of {ENDLESS}, with {', '.join(sorted(metrics))}"
+        self.told.append(Told("reported", "the status of the job follows the steps", seen))
 
     def preempt(self) -> None:
         """As Kueue does it: suspended, and resumed later."""
@@ -145,18 +168,21 @@ class Story:
         assert {step for step in self._all(TOLD) if step > before} == {told}
         assert told >= known, (told, known)
         self._train_on(told)
-        self.told.append(f"{how}: told to end at step {told}, lost 0 steps; saved after {saved:.1f} s")
+        seen = f"told to end at step {told}, lost 0 steps; saved after {saved:.1f} s"
+        self.told.append(Told(how, "goes on from the step after which it was told to end", seen))
 
     def _lose(self, how: str, end: Callable[[], None]) -> None:
         """No rank can save: what is lost is what came after the last checkpoint, and no more."""
         kept, before = max(self._all(SAVED)), self._all(RESUMED)
         lines = before.count(kept) + self.stage.example.lines
         end()
-        known = self._last(STEP)
+        began, known = time.monotonic(), self._last(STEP)
         self.stage.wait(lambda: self._all(RESUMED).count(kept) >= lines, f"{how}: it goes on at step {kept}")
         assert set(self._all(RESUMED)) == set(before)
         self._train_on(kept)
-        self.told.append(f"{how}: went on from step {kept}, the last checkpoint, after about {known - kept} more")
+        seen = f"went on from step {kept}, the last checkpoint, after about {known - kept} more"
+        seen += f"; made steps again after {time.monotonic() - began:.1f} s"
+        self.told.append(Told(how, "goes on from the last checkpoint", seen))
 
     def _train_on(self, step: int) -> None:
         """All ranks make steps, from this one on."""
@@ -182,8 +208,18 @@ class Story:
         found: Json = json.loads(self.stage.job()["metadata"]["annotations"].get(f"{PREFIX}restarts", "{}"))
         return found
 
+    def _trainer_status(self) -> Json:
+        return (self.stage.job().get("status") or {}).get("trainerStatus") or {}
+
     def _reported(self) -> str:
-        return str((self.stage.job()["status"].get("trainerStatus") or {}).get("lastUpdatedTime"))
+        return str(self._trainer_status().get("lastUpdatedTime"))
+
+    def _metrics(self) -> dict[str, str]:
+        """Of the last report."""
+        return {each["name"]: each["value"] for each in self._trainer_status().get("metrics") or ()}
+
+    def _reported_step(self) -> int:
+        return int(float(self._metrics().get("current_step", 0)))
 
     def _last_failure(self) -> str:
         return str((self.stage.job()["status"].get("lastFailure") or {}).get("reason"))
