@@ -26,10 +26,10 @@ from e2e.survive.story import Story
 
 T = TypeVar("T")
 GRACE, STALL = "20s", "1m"
-IMAGES = {"loop": "torch", "trainer": "base", "mpi": "openmpi"}
-"""The image of each example. What the trainer needs has several GB: it is mounted, since the import of an image takes
+IMAGES = {"loop": "torch", "trainer": "base", "jit": "base", "mpi": "openmpi"}
+"""The image of each example. What the Trainer needs has several GB: it is mounted, since the import of an image takes
 longer than the test, and thrice the room."""
-LARGE = ("trainer",)
+LARGE = ("trainer", "jit")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def row(name: str) -> Any:
 
 @pytest.mark.parametrize("name", [row(name) for name in EXAMPLES])
 def test_training(reporting: RealCluster, proof: Proof, name: str) -> None:
-    """Every interruption of two ranks, and what it costs"""
+    """Every interruption, and what it costs"""
     stage = NodeStage(proof, EXAMPLES[name](), packages() if name in LARGE else None)
     story = Story(stage)
     begun = time.monotonic()

@@ -1,7 +1,7 @@
 """The trainings of examples/survive are interrupted in all ways in `trainop run`, with the real frameworks.
 
 python -m e2e.survive                   torch, transformers and MPI
-python -m e2e.survive trainer           a selection of loop, trainer and mpi
+python -m e2e.survive trainer           a selection of loop, trainer, jit and mpi
 
 PyTorch and transformers are installed once, into $TRAINOP_SURVIVE or ~/.cache/trainop-survive (6 GB). MPI needs root
 and Debian's packages, and is left out without them.

@@ -27,6 +27,12 @@ class Example:
     group_version: str = "kubeflow.org/v1"
     lines: int = 1
     """How many ranks say from which step they go on."""
+    last: str = "worker-0"
+    """The pod of the last rank."""
+    rank: int = 1
+    """The last one."""
+    late: int = 0
+    """How many steps a program that is told to end may make after its checkpoint."""
     replace: Mapping[str, str] = field(default_factory=dict)
     """Parts of the file that are replaced."""
     marker: int = field(default_factory=lambda: random.randrange(ENDLESS, 2 * ENDLESS))
@@ -85,9 +91,21 @@ def trainer() -> Example:
     return Example("trainer", "pytorchjobs")
 
 
+def jit() -> Example:
+    """A single rank, which saves by `enable_jit_checkpoint`. The step that it is in when it saves is lost."""
+    worker = "    Worker:\n      replicas: 1\n      restartPolicy: OnFailure\n      template: *pod\n"
+    replace = {worker: "", "[--checkpoint=": "[--jit, --checkpoint="}
+    return Example("trainer", "pytorchjobs", last="master-0", rank=0, late=1, replace=replace)
+
+
 def mpi() -> Example:
-    return Example("mpi", "mpijobs", "kubeflow.org/v2beta1")
+    return Example("mpi", "mpijobs", "kubeflow.org/v2beta1", last="worker-1")
 
 
-EXAMPLES: Mapping[str, Callable[[], Example]] = {"loop": lambda: loop(backend="torch"), "trainer": trainer, "mpi": mpi}
+EXAMPLES: Mapping[str, Callable[[], Example]] = {
+    "loop": lambda: loop(backend="torch"),
+    "trainer": trainer,
+    "jit": jit,
+    "mpi": mpi,
+}
 """All of them, with the real frameworks."""

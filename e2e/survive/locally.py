@@ -52,7 +52,7 @@ class LocalStage:
 
     def drain(self) -> None:
         """Evicts the pod of the last rank."""
-        pod = f"{self.example.name}-worker-{1 if self.example.plural == 'mpijobs' else 0}"
+        pod = f"{self.example.name}-{self.example.last}"
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
         self.ask("POST", f"/api/v1/namespaces/default/pods/{pod}/eviction", eviction)
 

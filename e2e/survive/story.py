@@ -72,8 +72,8 @@ class Story:
 
     stage: Stage
     told: list[Told] = field(default_factory=list)
-    at: int = 0
-    """The step from which the present run goes on."""
+    ended: int = 0
+    """The step after which the last run that was told to end has stopped."""
 
     def tell(self, stall: str) -> None:
         """All interruptions. `stall`: after which time without progress the job counts as stalled."""
@@ -112,7 +112,7 @@ class Story:
     def kill(self) -> None:
         """One rank dies without a signal that could be caught: the last checkpoint is what is left."""
         before = self._history().get("failures", 0)
-        self._lose("restarted", lambda: os.kill(self._rank(1), signal.SIGKILL))
+        self._lose("restarted", lambda: os.kill(self._last_rank(), signal.SIGKILL))
         if self.stage.example.plural != "mpijobs":  # the Job controller counts the failures of a launcher
             after = self._history().get("failures", 0)
             assert after == before + 1, (before, after)
@@ -126,7 +126,7 @@ class Story:
         failures = self._history().get("failures", 0)  # with those of the launcher, for an MPIJob
 
         def stop() -> None:
-            os.kill(self._rank(1), signal.SIGSTOP)
+            os.kill(self._last_rank(), signal.SIGSTOP)
             self.stage.wait(lambda: self._history().get("failures", 0) > failures, "the restart")
             self.stage.wait(lambda: self._last_failure() == "Stalled", "its reason")
 
@@ -155,21 +155,23 @@ class Story:
 
     def _save(self, how: str, end: Callable[[], None], resume: Callable[[], None]) -> None:
         """Every rank has time to save: nothing is lost, however the pods end."""
-        known, before = self._last(STEP), self.at
+        known, before = self._last(STEP), self.ended
         began = time.monotonic()
         end()
         self.stage.wait(lambda: max(self._all(TOLD), default=0) > before, f"{how}: a rank is told to end")
-        told = max(self._all(TOLD))
-        self.stage.wait(lambda: told in self._all(SAVED), f"{how}: the checkpoint")
-        saved = time.monotonic() - began
+        self.ended = told = max(self._all(TOLD))
+        late = self.stage.example.late
+        self.stage.wait(lambda: max(self._all(SAVED), default=-1) >= told - late, f"{how}: the checkpoint")
+        kept, took = max(self._all(SAVED)), time.monotonic() - began
         resume()
         lines = self.stage.example.lines
-        self.stage.wait(lambda: self._all(RESUMED).count(told) >= lines, f"{how}: it goes on at step {told}")
+        self.stage.wait(lambda: self._all(RESUMED).count(kept) >= lines, f"{how}: it goes on at step {kept}")
         assert {step for step in self._all(TOLD) if step > before} == {told}
-        assert told >= known, (told, known)
+        assert known <= kept <= told, (known, kept, told)
         self._train_on(told)
-        seen = f"told to end at step {told}, lost 0 steps; saved after {saved:.1f} s"
-        self.told.append(Told(how, "goes on from the step after which it was told to end", seen))
+        seen = f"told to end, stopped after step {told}, lost {told - kept} steps; saved after {took:.1f} s"
+        wanted = f"goes on from the step after which it has stopped{' but one' * late}"
+        self.told.append(Told(how, wanted, seen))
 
     def _lose(self, how: str, end: Callable[[], None]) -> None:
         """No rank can save: what is lost is what came after the last checkpoint, and no more."""
@@ -185,8 +187,7 @@ class Story:
         self.told.append(Told(how, "goes on from the last checkpoint", seen))
 
     def _train_on(self, step: int) -> None:
-        """All ranks make steps, from this one on."""
-        self.at = step
+        """All ranks make steps after this one."""
         count = len(self._all(STEP))
         self.stage.wait(lambda: len(self._all(STEP)) > count and self._last(STEP) > step, f"steps after {step}")
         self.stage.wait(lambda: self._condition("Running") == "True", "it runs")
@@ -228,7 +229,9 @@ class Story:
         conditions = (self.stage.job().get("status") or {}).get("conditions") or ()
         return next((str(one["status"]) for one in conditions if one["type"] == type_), "")
 
-    def _rank(self, rank: int) -> int:
+    def _last_rank(self) -> int:
+        """Its process."""
+        rank = self.stage.example.rank
         return self.stage.wait(lambda: self.stage.example.ranks().get(rank, 0), f"the process of rank {rank}")
 
     def _all(self, pattern: str) -> list[int]:
