@@ -43,7 +43,7 @@ def main():
         learning_rate=1e-2,
         disable_tqdm=True,
         use_cpu=True,
-        ddp_backend="gloo",
+        ddp_backend=None if options.jit else "gloo",  # one process has no group, and a backend would ask for it
         ddp_timeout=120,  # a rank that restarts may meet an old peer, and wait for it
         enable_jit_checkpoint=options.jit,
     )
