@@ -27,6 +27,18 @@ TOLD, RESUMED, SAVED, STEP = (
 )
 
 
+def is_connected(process: int) -> bool:
+    """Whether it has a connection to its MASTER_PORT."""
+    folder = Path(f"/proc/{process}")
+    try:
+        (port,) = re.findall(rb"\0MASTER_PORT=(\d+)\0", b"\0" + (folder / "environ").read_bytes())
+        own = {os.readlink(each) for each in (folder / "fd").iterdir()}
+        rows = [row.split() for name in ("tcp", "tcp6") for row in (folder / "net" / name).read_text().splitlines()[1:]]
+    except OSError:  # a descriptor is closed, or the process has ended
+        return False
+    return any(row[2].endswith(f":{int(port):04X}") and row[3] == "01" and f"socket:[{row[9]}]" in own for row in rows)
+
+
 class Stage(Protocol):
     """Where the training runs."""
 
@@ -112,7 +124,7 @@ class Story:
     def kill(self) -> None:
         """One rank dies without a signal that could be caught: the last checkpoint is what is left."""
         before = self._history().get("failures", 0)
-        self._lose("restarted", lambda: os.kill(self._last_rank(), signal.SIGKILL))
+        self._lose("restarted", self._kill_before_rank_0_knows)
         if self.stage.example.plural != "mpijobs":  # the Job controller counts the failures of a launcher
             after = self._history().get("failures", 0)
             assert after == before + 1, (before, after)
@@ -148,6 +160,23 @@ class Story:
             self.stage.patch({"spec": {specs: json.loads(fewer)}})
         self._resume()
         self.stage.wait_for_success()
+
+    def _kill_before_rank_0_knows(self) -> None:
+        """Kills the last rank. Where that restarts alone, rank 0 stands still until the new one has connected to it, and
+        ends only then: it must not keep the new one."""
+        alone = self.stage.example.rank and self.stage.example.plural != "mpijobs"
+        first, last = self.stage.example.ranks()[0], self._last_rank()
+        if not alone:
+            os.kill(last, signal.SIGKILL)
+            return
+        os.kill(first, signal.SIGSTOP)
+        try:
+            os.kill(last, signal.SIGKILL)
+            self.stage.wait(
+                lambda: self._last_rank() != last and is_connected(self._last_rank()), "it meets its old peer"
+            )
+        finally:
+            os.kill(first, signal.SIGCONT)
 
     # Interruptions ----------------------------------------------------------------------------------------------------
 

@@ -98,7 +98,8 @@ class TorchGroup:
         import torch.distributed  # noqa: PLC0415 - only where it is installed
 
         self.torch, self.dist = torch, torch.distributed
-        self.dist.init_process_group("gloo")
+        if not self.dist.is_initialized():
+            self.dist.init_process_group("gloo")
         self.world = world
 
     def join(self, step, weights):

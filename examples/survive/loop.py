@@ -38,8 +38,11 @@ def main():
         backend = "torch" if importlib.util.find_spec("torch") else "numpy"
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     # a rank that is lost ends the others, too, and all restart together from the checkpoint
-    torch = backend == "torch"
-    group = TorchGroup(rank, world, address) if torch else NumpyGroup(rank, world, address, rejoin=False)
+    if backend == "torch":
+        importlib.import_module("examples.survive.rendezvous").join()
+        group = TorchGroup(rank, world, address)
+    else:
+        group = NumpyGroup(rank, world, address, rejoin=False)
     code = train(group, rank, options)
     group.close()
     sys.exit(code)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from examples.survive.checkpoint import STOPPED, Stop
+from examples.survive.rendezvous import join
 
 NUMBERS, LENGTH = 16, 12
 
@@ -34,6 +35,8 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     set_seed(0)
+    if not options.jit:
+        join()  # else the Trainer does it, and would join an old peer
     arguments = TrainingArguments(
         output_dir=str(options.checkpoint),
         max_steps=options.steps,
@@ -44,7 +47,6 @@ def main():
         disable_tqdm=True,
         use_cpu=True,
         ddp_backend=None if options.jit else "gloo",  # one process has no group, and a backend would ask for it
-        ddp_timeout=120,  # a rank that restarts may meet an old peer, and wait for it
         enable_jit_checkpoint=options.jit,
     )
     counting = [torch.arange(start, start + LENGTH) % NUMBERS for start in range(NUMBERS)] * 16
