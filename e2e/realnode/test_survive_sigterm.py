@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ pytestmark = pytest.mark.images("base")
 RANKS = 64
 TOGETHER = 1.0
 """Seconds from the first SIGTERM to the last."""
+RATIO = 1.5
+"""On a node that takes longer for one request that deletes all of them, the operator may take so much longer."""
+ENDS: dict[str, Callable[[Scene, SmallJob], object]] = {
+    "deleted": lambda scene, _: scene.proof.kubectl(
+        "delete", "--raw", f"/api/v1/namespaces/{scene.proof.namespace}/pods"
+    ),
+    "evicted": lambda scene, job: scene.evict(job.pods[1]),
+    "suspended": lambda scene, job: scene.suspend(job, on=True),
+}
+"""What ends the pods: one request for all, from which the operator has nothing left to do, and the operator."""
 
 
 def spread(times: list[float]) -> float:
@@ -42,7 +53,7 @@ def asked(scene: Scene, runs: int) -> float:
 
 
 def test_all_ranks_are_told_together(scene: Scene) -> None:
-    """64 ranks: one is evicted, then the job is suspended"""
+    """64 ranks: all are deleted by one request, one is evicted, the job is suspended"""
     folder = scene.cluster.node.data / "noted" / scene.proof.namespace
     job = SmallJob(
         "JAXJob",
@@ -56,17 +67,21 @@ def test_all_ranks_are_told_together(scene: Scene) -> None:
             "trainop.kubeflow.org/on-disruption": "checkpoint-all",
         },
     )
-    before = scene.start(job)
-    scene.evict(job.pods[1])
-    evicted = heard(scene, job, folder), asked(scene, 1)
-    scene.proof.wait_until(lambda: not set(scene.uids(job)) & {"", *before}, "new pods")
-    scene.wait_until_all_run(job)
-    assert scene.restarts(job) == Restarts(disruptions=1)
-    scene.suspend(job, on=True)
-    suspended = heard(scene, job, folder), asked(scene, 2)
-    for how, (told, deleted) in {"evicted": evicted, "suspended": suspended}.items():
+    scene.start(job)
+    spreads = {}
+    for runs, (how, end) in enumerate(ENDS.items(), start=1):
+        before = scene.uids(job)
+        end(scene, job)
+        spreads[how] = heard(scene, job, folder), asked(scene, runs)
+        if how != "suspended":
+            scene.proof.wait_until(lambda gone=before: not set(scene.uids(job)) & {"", *gone}, "new pods")
+            scene.wait_until_all_run(job)
+            assert scene.restarts(job) == Restarts(disruptions=runs)
+    floor, _ = spreads["deleted"]
+    allowed = max(TOGETHER, RATIO * floor)
+    for how, (told, deleted) in spreads.items():
         scene.proof.expect(
-            f"{how}: SIGTERM in {RANKS} ranks within {TOGETHER:.0f} s",
+            f"{how}: SIGTERM in {RANKS} ranks within {allowed:.1f} s",
             f"{told:.2f} s from the first to the last; the deletions were seen within {deleted:.2f} s",
         )
-        assert told <= TOGETHER, (how, told, deleted)
+        assert told <= allowed, spreads

@@ -32,7 +32,7 @@ def is_connected(process: int) -> bool:
     folder = Path(f"/proc/{process}")
     try:
         (port,) = re.findall(rb"\0MASTER_PORT=(\d+)\0", b"\0" + (folder / "environ").read_bytes())
-        own = {os.readlink(each) for each in (folder / "fd").iterdir()}
+        own = {str(each.readlink()) for each in (folder / "fd").iterdir()}
         rows = [row.split() for name in ("tcp", "tcp6") for row in (folder / "net" / name).read_text().splitlines()[1:]]
     except OSError:  # a descriptor is closed, or the process has ended
         return False
@@ -162,8 +162,8 @@ class Story:
         self.stage.wait_for_success()
 
     def _kill_before_rank_0_knows(self) -> None:
-        """Kills the last rank. Where that restarts alone, rank 0 stands still until the new one has connected to it, and
-        ends only then: it must not keep the new one."""
+        """Kills the last rank. Where that restarts alone, rank 0 stands still until the new one has connected to it,
+        and ends only then: it must not keep the new one."""
         alone = self.stage.example.rank and self.stage.example.plural != "mpijobs"
         first, last = self.stage.example.ranks()[0], self._last_rank()
         if not alone:
