@@ -20,28 +20,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
-"""Timeout in seconds for one framework's jobs; most of the time is spent on imports."""
+"""Timeout in seconds for one run; most of the time is spent on imports."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `trainop run`, which must succeed."""
+
+    arguments: tuple[str, ...]
+    """Job files or a script with its options; paths are relative to the project's root."""
+    expected: str
+    """Text that the output must contain."""
 
 
 @dataclass(frozen=True)
 class Framework:
     packages: tuple[str, ...]
-    jobs: tuple[str, ...]
-    """Job files, relative to the project's root."""
-    expected: str
-    """Text that the output must contain, in addition to the jobs' success."""
+    runs: tuple[Run, ...]
 
 
+TORCHRUN = "e2e/frameworks/jobs/torchrun.py"
 FRAMEWORKS = {
     "pytorch": Framework(
         ("torch", "numpy"),
-        ("examples/pytorch/train.yaml", "e2e/frameworks/jobs/torchrun.yaml"),
-        "rank 5 of 6, sum 21",
+        (
+            Run(("examples/pytorch/train.yaml", "e2e/frameworks/jobs/torchrun.yaml"), "rank 5 of 6, sum 21"),
+            Run((TORCHRUN, "--nproc=3"), "rank 2 of 3, sum 6"),
+            Run((TORCHRUN, "--nproc-per-node=2"), "rank 1 of 2, sum 3"),
+            Run((TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--max-restarts=1"), "rank 3 of 4, sum 10"),
+        ),
     ),
-    "tensorflow": Framework(("tensorflow-cpu", "numpy"), ("examples/tensorflow/multiworker.yaml",), "worker 1 of 2"),
-    "paddle": Framework(("paddlepaddle", "numpy"), ("examples/paddle/data_parallel.yaml",), "rank 1 of 2"),
-    "jax": Framework(("jax", "numpy"), ("examples/jax/data_parallel.yaml",), "step  60 loss 0.00"),
-    "xgboost": Framework(("xgboost-cpu", "numpy"), ("examples/xgboost/train.yaml",), "step  60 loss 0.0"),
+    "tensorflow": Framework(
+        ("tensorflow-cpu", "numpy"), (Run(("examples/tensorflow/multiworker.yaml",), "worker 1 of 2"),)
+    ),
+    "paddle": Framework(("paddlepaddle", "numpy"), (Run(("examples/paddle/data_parallel.yaml",), "rank 1 of 2"),)),
+    "jax": Framework(("jax", "numpy"), (Run(("examples/jax/data_parallel.yaml",), "step  60 loss 0.00"),)),
+    "xgboost": Framework(("xgboost-cpu", "numpy"), (Run(("examples/xgboost/train.yaml",), "step  60 loss 0.0"),)),
 }
 
 
@@ -60,7 +74,7 @@ def environment(name: str, framework: Framework) -> Path:
 
 
 def train(name: str, framework: Framework) -> bool:
-    """Runs the framework's jobs and returns whether all of them trained; prints their logs if not."""
+    """Makes the framework's runs and returns whether all of them trained; prints the logs of those that did not."""
     programs = environment(name, framework)
     package = framework.packages[0]
     query = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
@@ -70,19 +84,21 @@ def train(name: str, framework: Framework) -> bool:
     begun = time.monotonic()
     # PYTHONPATH takes precedence over the installed package, so the code of this checkout runs
     env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [programs / "python", "-m", "trainop", "run", *framework.jobs],
-        cwd=ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    trained = done.returncode == 0 and framework.expected in done.stdout
-    if not trained:
-        print(done.stdout)
+    trained = True
+    for run in framework.runs:
+        done = subprocess.run(
+            [programs / "python", "-m", "trainop", "run", *run.arguments],
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        if done.returncode != 0 or run.expected not in done.stdout:
+            print(f"trainop run {' '.join(run.arguments)}\n{done.stdout}")
+            trained = False
     verdict = "trained" if trained else "FAILED"
     print(f"{name}: {verdict} in {time.monotonic() - begun:.0f} s with {package} {version}", flush=True)
     return trained
