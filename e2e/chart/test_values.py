@@ -128,6 +128,7 @@ OF_EACH: dict[str, dict[str, tuple[Any, Expected]]] = {
             ),
         ),
         "gangSchedulerName": ({"gangSchedulerName": "volcano"}, operator(**{COMMAND: "--gang-scheduler-name=volcano"})),
+        "serviceMode": ({"serviceMode": "job"}, operator(**{COMMAND: "--service-mode=job"})),
         "args": (FLAG, operator(**{COMMAND: LAST})),
         "webhooks.enabled": ({"webhooks": {"enabled": False}}, operator(**{COMMAND: "--webhook-server-port=0"})),
         "webhooks.failurePolicy": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainop.manifests import availability, di, mpi_operator
+from trainop.manifests import availability, di, mpi_operator, service_mode
 from trainop.manifests.alerts import pod_monitor, prometheus_rule, service_monitor
 from trainop.manifests.dashboard import dashboard_config_map
 from trainop.manifests.names import LABELS, METRICS_PORT, NAME, PROGRESS_PORT, RBAC, WEBHOOK_PORT
@@ -64,6 +64,7 @@ def components() -> dict[str, Component]:
         "service-monitor": Component(objects=[service_monitor()], needs=[Needed("v1", "Service", NAME)]),
         "secure-metrics": secure_metrics(),
         "progress": progress(),
+        service_mode.COMPONENT: service_mode.service_mode_job(),
         "prometheus-rule": Component(objects=[prometheus_rule()]),
         "mpi-operator-monitor": Component(
             objects=[pod_monitor(mpi_operator.NAME, {"app": mpi_operator.NAME}, "metrics")],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import yaml
 
 from trainop.runtime import Json
@@ -29,3 +31,8 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 def to_yaml(*objects: Json) -> str:
     """The objects as one YAML stream."""
     return "---\n".join(yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=120) for item in objects)
+
+
+def to_comment(text: str) -> str:
+    """The text as lines of a YAML comment."""
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, 98))

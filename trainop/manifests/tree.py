@@ -27,18 +27,23 @@ from trainop.manifests.rbac import (
     webhook_role_binding,
 )
 from trainop.manifests.readme import readme
-from trainop.manifests.text import HEADER, to_yaml
+from trainop.manifests.service_mode import ADVICE, COMPONENT
+from trainop.manifests.text import HEADER, to_comment, to_yaml
 from trainop.manifests.typed_templates import typed_crd_files
 from trainop.manifests.webhook import webhook_configurations
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
 from trainop.programs.schemes import crds
 from trainop.runtime import Json
 
+_STANDALONE = "overlays/standalone/kustomization.yaml"
+COMMENTS = {_STANDALONE: to_comment(f"{ADVICE} Add the component {COMPONENT} to a kustomization of your own.")}
+"""What those who open a file should know."""
+
 
 def files() -> dict[str, str]:
     """The content of all files by relative path (with slashes)."""
     found = tree()
-    written = {path: HEADER + to_yaml(*objects) for path, objects in found.items()}
+    written = {path: HEADER + COMMENTS.get(path, "") + to_yaml(*objects) for path, objects in found.items()}
     return written | chart_files() | {"README.md": readme(found)}
 
 
@@ -59,9 +64,7 @@ def tree() -> dict[str, Sequence[Json]]:
         "kustomization.yaml": [kustomization(["overlays/standalone"])],
         "crds/kustomization.yaml": [kustomization(sorted(definitions))],
         "base/kustomization.yaml": [kustomization([*base], images=[{"name": IMAGE, "newTag": __version__}])],
-        "overlays/standalone/kustomization.yaml": [
-            kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)
-        ],
+        _STANDALONE: [kustomization(["../../base", "namespace.yaml"], namespace=NAMESPACE)],
         "overlays/standalone/namespace.yaml": [namespace_object(NAMESPACE)],
         "overlays/high-availability/kustomization.yaml": [high_availability()],
         "overlays/kubeflow/kustomization.yaml": [kustomization(["../../base", "roles.yaml"], namespace=NAMESPACE)],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from trainop.manifests import availability, progress, rbac, secure_metrics, workload
+from trainop.engine.extensions import MODES
+from trainop.manifests import availability, progress, rbac, secure_metrics, service_mode, workload
 from trainop.manifests.components import objects as component_objects
 from trainop.manifests.di import BESIDE, FLAGS_BESIDE, beside
 from trainop.manifests.helm import hooks, monitoring, pod, schemas
@@ -92,6 +93,7 @@ def _values() -> list[Value | Section]:
         Value("namespaces", [], schemas.STRINGS, "Permissions only in these namespaces, and no webhooks."),
         Value("schemes", [], _KINDS, "Kinds, such as PyTorchJob; none: all."),
         Value("gangSchedulerName", "", schemas.STRING, "volcano, or the name of a scheduler with coscheduling."),
+        Value("serviceMode", "", schemas.one_of("", *MODES), f"{service_mode.ADVICE} Empty: replica."),
         pod.flags_value(),
         Value("webhooks.enabled", default=True, schema=schemas.BOOLEAN),
         *hooks.values("Ignore", "Fail: without the operator no job is created or changed."),
@@ -243,6 +245,7 @@ def _flags() -> list[Node]:
         when(_PROGRESS, [progress.FLAG]),
         {Action("range $.Values.schemes"): [Expression('printf "--enable-scheme=%s" . | quote')]},
         {Action("with $.Values.gangSchedulerName"): [Expression('printf "--gang-scheduler-name=%s" . | quote')]},
+        {Action("with $.Values.serviceMode"): [Expression(f'printf "{service_mode.FLAG}=%s" . | quote')]},
         {Action("range $.Values.args"): [each]},
     ]
 
