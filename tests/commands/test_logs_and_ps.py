@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.commands.conftest import Shell, python_job
 from trainop.commands.loglines import MAX_LINE, Line, lines_of
+from trainop.commands.logs import LogOptions, Logs
 from trainop.commands.ps import HEADINGS, render, row_of
-from trainop.commands.target import job_types, replica_of
+from trainop.commands.target import Target, job_types, replica_of
 
 FAILING = """
 import os, time
@@ -212,3 +214,19 @@ def test_replicas_are_named_by_their_labels():
     assert replica_of(pod).name == "launcher"
     pod["metadata"]["labels"] = {f"{prefix}replica-type": "worker", f"{prefix}replica-index": "9" * 5000}
     assert replica_of(pod).name == "worker"
+
+
+@pytest.mark.parametrize(("blamed", "first"), [("p-worker-0", "worker-0"), ("gone", "master-0"), (None, "master-0")])
+def test_of_failures_in_one_second_that_comes_first_which_the_operator_blames(blamed: str | None, first: str):
+    def pod(role: str) -> Any:
+        ended = {"terminated": {"exitCode": 143, "finishedAt": "2026-01-01T00:00:00Z"}}
+        labels = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": "0"}
+        metadata = {"name": f"p-{role}-0", "labels": labels}
+        status = {"containerStatuses": [{"name": "c", "state": ended}]}
+        return replica_of({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}, "status": status})
+
+    job = {"metadata": {"name": "p", "namespace": "d"}, "status": {"lastFailure": {"pod": blamed}}}
+    connection: Any = SimpleNamespace(client=None)
+    found = Logs(connection, Target(job_types()[0], job), LogOptions())._failed_first([pod("master"), pod("worker")])
+    assert found is not None
+    assert found.name == first

@@ -91,7 +91,9 @@ def test_a_run_that_has_failed_is_explained_afterwards(home: Home):
     assert re.search(r"train-1 +Failed +PyTorchJob train .* 1 +\S*--network", home.trainop("ps").stdout)
     assert "rank 1, pod train-worker-0" in home.trainop("why", "train-1", code=1).stdout
     assert "failed: " in home.trainop("describe", "train-1").stdout
-    logs = home.trainop("logs", "train-1").stdout.splitlines()
+    shown = home.trainop("logs", "train-1")
+    assert "--- worker-0 failed first" in shown.stderr  # and not the master, which was stopped in the same second
+    logs = shown.stdout.splitlines()
     assert {"master-0 rank 0", "worker-0 rank 1"} <= set(logs)
     assert home.trainop("logs", "train-1/train", "--rank=1").stdout.splitlines() == ["worker-0 rank 1"]
     assert "has no single job other" in home.trainop("logs", "train-1/other", code=1).stderr

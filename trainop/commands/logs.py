@@ -151,9 +151,7 @@ class Logs:
         replicas = await self._replicas()
         if not replicas and not follow:
             return self._explain_absence()
-        failed = min(
-            (each for each in replicas if each.first_failure), key=lambda each: each.first_failure, default=None
-        )
+        failed = self._failed_first(replicas)
         self._failed = failed.name if failed else ""
         self._width = max((len(source.label) for source in self._sources(replicas)), default=10)
         if follow:
@@ -180,6 +178,14 @@ class Logs:
             left = f"{len(chosen) - most} replicas are left out"
             _say(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
         return chosen[:most]
+
+    def _failed_first(self, replicas: Sequence[Replica]) -> Replica | None:
+        """That which the operator blames, as times of the kubelet are in whole seconds; else that which ended first."""
+        status: Json = self._target.raw.get("status") or {}
+        blamed = status.get("lastFailure")
+        name = blamed.get("pod") if isinstance(blamed, dict) else None
+        failed = [each for each in replicas if each.first_failure]
+        return min(failed, key=lambda each: (each.pod_name != name, each.first_failure), default=None)
 
     def _explain_absence(self) -> int:
         """The pods are gone, or do not exist yet. What the status kept of the log is shown."""
