@@ -178,9 +178,9 @@ def test_restarts_are_counted_as_by_torchrun(tmp_path: Path, restarts: str, code
     assert run(tmp_path, script, "--max-restarts", restarts) == (code, said)
 
 
-@pytest.mark.parametrize(("code", "ended"), [(0, 0), (5, 1)])
-def test_all_processes_have_to_succeed(tmp_path: Path, code: int, ended: int):
-    """A PyTorchJob has succeeded when its master has, and the others go on."""
+@pytest.mark.parametrize(("code", "restarts", "ended"), [(0, 0, 0), (5, 0, 1), (5, 3, 1)])
+def test_all_processes_have_to_succeed(tmp_path: Path, code: int, restarts: int, ended: int):
+    """A PyTorchJob has succeeded when its master has, and the others go on. Nobody counts their restarts then."""
     program = f"""
 import os, pathlib, sys, time
 if os.environ["RANK"] == "1":
@@ -191,6 +191,7 @@ if os.environ["RANK"] == "1":
 print("first", flush=True)
 """
     command = [sys.executable, "-m", "trainop", "run", "--network=addresses", "train.py", "--nproc=2"]
+    command.append(f"--max-restarts={restarts}")
     write(tmp_path, program)
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -287,6 +287,7 @@ class Follower:
         """Records how the pod failed, and prints a restart by the kubelet. Those by the operator are conditions."""
         failure = job.exits.record(pod, replica.name, len(replica.pods) - 1, self._clock.now())
         if failure is None or job.ended:
+            replica.lost |= failure is not None
             return
         if job.exits.is_hopeless(failure):
             why = f"{job.view.kind} {job.key.name} cannot succeed here: {replica.name} has failed twice in the same way"
@@ -357,7 +358,7 @@ class Follower:
 
 
 def _in_phases(replicas: Iterable[Replica], phases: Collection[str]) -> str:
-    return ", ".join(sorted(each.name for each in replicas if each.phase in phases))
+    return ", ".join(sorted(each.name for each in replicas if each.outcome in phases))
 
 
 def _identity(cause: Failure | None) -> str:

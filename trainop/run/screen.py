@@ -54,7 +54,13 @@ class Replica:
     heard: float = 0.0
     """When it began or printed something last, on the monotonic clock; 0: it has not begun."""
     pod: Json | None = None
+    lost: bool = False
+    """It has failed after its job had ended: its restarts are counted by nobody, and may go on for ever."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+    @property
+    def outcome(self) -> str:
+        return "Failed" if self.lost else self.phase
 
     @property
     def restarts(self) -> int:
