@@ -136,6 +136,24 @@ def test_the_second_failure_of_the_same_kind_is_hopeless():
     assert told(exits)[-1] == HINT
 
 
+@pytest.mark.parametrize(
+    ("text", "folder", "said"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'", "", "/home/me"),
+        ("python: can't open file 'train.py': [Errno 2] No such file or directory", "/srv/job", "/srv/job"),
+        ("ValueError: 3", "/srv/job", ""),
+    ],
+)
+def test_who_lacks_a_path_is_told_its_folder(text: str, folder: str, said: str):
+    exits = exits_of()
+    exits.directory = "/home/me"
+    failed = pod("worker-0", 2, 1, message=text)
+    failed.raw["spec"] = {"containers": [{"name": "pytorch", **({"workingDir": folder} if folder else {})}]}
+    exits.record(failed, "worker-0", 0, NOW)
+    line = f"worker-0 ran in the folder {said}, to which relative paths refer."
+    assert (line in told(exits)) == bool(said), told(exits)
+
+
 def test_pods_that_cannot_be_read_are_left_out():
     exits = exits_of()
     assert exits.record(Unstructured({"metadata": {"name": "j-worker-0"}, "status": 7}), "worker-0", 0, NOW) is None

@@ -28,7 +28,7 @@ from trainop.explain import (
     was_stopped,
 )
 from trainop.programs.schemes import FRAMEWORKS
-from trainop.runtime import Unstructured
+from trainop.runtime import Json, Unstructured
 
 MAX_LISTED = 20
 """Failures besides the root cause that are listed."""
@@ -54,6 +54,10 @@ class Exits:
     """By the UID of the pod and the attempt, in the order in which they became known."""
     _names: dict[str, str] = field(default_factory=dict)
     """Pod -> replica as it is called on the screen."""
+    directory: str = ""
+    """In which containers without a `workingDir` run; empty if that is not known."""
+    _folders: dict[str, str] = field(default_factory=dict)
+    """Pod -> in which folder the container ran that has failed."""
     stopped: dict[str, str] = field(default_factory=dict)
     """Pod -> replica that was stopped while it ran."""
 
@@ -85,6 +89,7 @@ class Exits:
         if failure is None or (metadata.uid, failure.attempt) in self._failures:
             return None
         self._failures[metadata.uid, failure.attempt] = failure
+        self._folders[metadata.name] = _find_working_dir(raw.raw, failure.container) or self.directory
         return failure
 
     def has(self, pod: str) -> bool:
@@ -109,6 +114,8 @@ class Exits:
             yield describe_cause(cause), None
             return
         yield f"Root cause: {describe(cause)}", cause.log
+        if _lacks_path(cause) and (folder := self._folders.get(cause.pod)):
+            yield f"{self.name_of(cause)} ran in the folder {folder}, to which relative paths refer.", None
         for each in others[:MAX_LISTED]:
             yield f"{describe(each)}{' (a consequence)' if each.consequence else ''}", None
         if len(others) > MAX_LISTED:
@@ -160,6 +167,16 @@ def cannot_start(failure: Failure) -> bool:
         return True
     last = failure.log[-1] if failure.log else ""
     return bool(_MISSING.search(last)) or (failure.exit_code == 2 and bool(_NO_FILE.search(last)))
+
+
+def _lacks_path(failure: Failure) -> bool:
+    return bool(_NO_FILE.search(failure.log[-1] if failure.log else ""))
+
+
+def _find_working_dir(pod: Json, container: str) -> str:
+    """The `workingDir` of a container; empty if it has none."""
+    found = (pod.get("spec") or {}).get("containers") or ()
+    return next((str(each.get("workingDir") or "") for each in found if each.get("name") == container), "")
 
 
 def _signature(failure: Failure) -> tuple[object, ...]:

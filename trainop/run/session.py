@@ -203,6 +203,8 @@ async def _follow(
     every_replica: bool,
 ) -> int:
     followed = [FollowedJob(f.resource, d.key, JobView(d.key.name, d.kind), f.children) for d, f in jobs]
+    for job in followed:
+        job.exits.directory = str(Path.cwd())
     cache = Cache(cluster.client)
     with (
         saved_logs(cluster.directory / "logs" if data else None, cluster.node.log_file) as logs,
