@@ -105,7 +105,7 @@ def test_what_cannot_be_found_says_what_to_do(shell: Shell, failed: str):
 
 
 def test_ps_lists_what_there_is(shell: Shell, failed: str):
-    lines = shell.run("ps").stdout.splitlines()
+    lines = shell.run("ps", "-n", "default").stdout.splitlines()
     assert lines[0].split() == ["KIND", "NAME", "STATE", "REPLICAS", "RESTARTS", "AGE", "REASON"]
     row = next(line for line in lines if f" {failed} " in line)
     assert re.match(r"PyTorchJob +dead +Failed +\d/3 +0 +\w+ +PyTorchJob dead is failed because 1 Worker ", row)

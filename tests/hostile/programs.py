@@ -128,8 +128,13 @@ PROGRAMS = {
 }
 ENDING = {
     "run": "has the server of `cluster`, until its jobs have ended",
+    "rerun": "is `run` with the arguments of before",
     **dict.fromkeys(
-        ("manifests", "plan", "check", "submit", "why", "describe", "ps", "top", "logs", "stacks"), "listens on nothing"
+        (
+            *("manifests", "plan", "check", "submit", "why", "describe", "ps", "top", "logs", "stacks"),
+            *("attach", "stop", "clean", "completion", "version"),
+        ),
+        "listens on nothing",
     ),
 }
 """Commands that are not started here -> why."""

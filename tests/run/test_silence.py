@@ -141,7 +141,7 @@ async def test_a_job_without_python_is_left_alone(tmp_path: Path):
     lines = await run_until(file, f"^{found}$", "--silent-after", "1s", then=lambda _: go.touch())
     assert "  rank" not in "\n".join(lines)
     assert lines.count("worker-0   still here") == 1
-    assert lines[-1] == "hangs Succeeded PyTorchJob hangs is successfully completed."
+    assert "hangs Succeeded PyTorchJob hangs is successfully completed." in lines
 
 
 @pytest.mark.parametrize("text", ["-1s", "soon", "", "1e9", "5 m"])

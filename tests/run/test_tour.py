@@ -102,7 +102,7 @@ def test_the_commands_without_kubectl_are_there_and_a_module_trains():
     assert lines[0] == "make demo"  # tests/test_examples.py runs the same
     assert re.search(r"^demo:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     made = "trainop run -m examples.pytorch.train --nproc 4"
-    assert lines[1:] == ["trainop run examples/pytorch/train.yaml", made, "trainop cluster"]
+    assert lines[1:] == ["trainop run examples/pytorch/train.yaml", made, "trainop ps", "trainop cluster"]
     command = [sys.executable, "-m", *made.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
