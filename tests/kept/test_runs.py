@@ -120,17 +120,17 @@ def test_a_run_in_the_background(home: Home):
     assert "--- run train-1 was stopped" in done.stderr
 
 
+def attach(home: Home) -> subprocess.Popen[str]:
+    """`trainop attach`, which goes on."""
+    command, pipe = home.command("attach", "train-1"), subprocess.PIPE
+    return subprocess.Popen(command, env=home.environment, stdout=pipe, stderr=pipe, text=True)
+
+
 def test_attach_shows_a_run_until_its_end(home: Home):
     waits = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n"
     waits += "print('ended')"
     home.trainop("run", "-d", home.script(waits))
-    attached = subprocess.Popen(
-        home.command("attach", "train-1"),
-        env=home.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    attached = attach(home)
     assert attached.stdout is not None
     first = attached.stdout.readline()
     (home.path / "go").touch()
@@ -143,13 +143,7 @@ def test_attach_shows_a_run_until_its_end(home: Home):
 
 def test_attach_is_left_by_ctrl_c_and_the_run_goes_on(home: Home):
     home.trainop("run", "-d", home.script(TICKS))
-    attached = subprocess.Popen(
-        home.command("attach", "train-1"),
-        env=home.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    attached = attach(home)
     assert attached.stdout is not None
     while "tick" not in attached.stdout.readline():
         pass
