@@ -109,7 +109,8 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:  # the results of set-up and teardown matter only when they fail
             outcome = "failed" if hasattr(report, "wasxfail") else report.outcome
-            self._ledger.record(vars(report)["clauses"], report.nodeid, outcome)
+            clauses = vars(report).get("clauses", ())  # the report of a worker that died has none
+            self._ledger.record(clauses, report.nodeid, outcome)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

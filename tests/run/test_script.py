@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -197,11 +198,14 @@ print("first", flush=True)
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
+        too_late = threading.Timer(PATIENCE, process.kill)
+        too_late.start()
         said = ""
         for line in process.stdout:
             said += line
             if "waiting for worker-0 to end, too" in line:
                 (tmp_path / "go").touch()
+        too_late.cancel()
     assert process.returncode == ended, said
     assert re.search(r"^worker-0 +later$", said, re.MULTILINE), said
     assert ("worker-0 failed after the job had succeeded" in said) == bool(code), said

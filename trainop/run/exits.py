@@ -69,9 +69,13 @@ class Exits:
         if framework is not None and self._job is None:
             self._job = parse(framework, job)
 
-    def record(self, raw: Unstructured, name: str, earlier: int, now: datetime) -> Failure | None:
+    def record(
+        self, raw: Unstructured, name: str, earlier: int, now: datetime, *, ended: bool = False
+    ) -> Failure | None:
         """Records the latest failure in a pod of replica `name`, which has had `earlier` pods before. Returns it if it
-        is new. What a deletion brings about is none."""
+        is new. What a deletion brings about is none. `ended`: the job has ended, so that a restart undoes no failure.
+        A pod that restarts in place shows a failure only until then.
+        """
         try:
             pod = msgspec.convert(raw.raw, Pod)
         except msgspec.ValidationError:
@@ -85,7 +89,7 @@ class Exits:
         if pod.status.phase == "Failed":
             failure: Failure | None = failure_of(pod, place, now)
         else:
-            failure = None if _is_ending(pod) else past_failure_of(pod, place, now)
+            failure = None if _is_ending(pod) and not ended else past_failure_of(pod, place, now)
         if failure is None or (metadata.uid, failure.attempt) in self._failures:
             return None
         self._failures[metadata.uid, failure.attempt] = failure

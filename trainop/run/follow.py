@@ -285,7 +285,8 @@ class Follower:
 
     def _record_exit(self, job: FollowedJob, replica: Replica, pod: Unstructured) -> None:
         """Records how the pod failed, and prints a restart by the kubelet. Those by the operator are conditions."""
-        failure = job.exits.record(pod, replica.name, len(replica.pods) - 1, self._clock.now())
+        earlier, now = len(replica.pods) - 1, self._clock.now()
+        failure = job.exits.record(pod, replica.name, earlier, now, ended=bool(job.ended))
         if failure is None or job.ended:
             replica.lost |= failure is not None
             return
@@ -345,10 +346,8 @@ class Follower:
             self._speaker.say(partial(self._screen.note, text, "yellow"))
 
     def _is_relevant(self, about: Json, message: str) -> bool:
-        """Whether an event concerns a followed job and adds information.
-
-        Events of the operator about pods and conditions of a job repeat what the screen already shows.
-        """
+        """Whether an event concerns a followed job and adds information: events of the operator about pods and
+        conditions of a job repeat what the screen already shows."""
         for job in self._jobs.values():
             if about.get("uid") == job.uid:
                 return not message.startswith(("Error pod ", "(combined")) and message not in job.messages
