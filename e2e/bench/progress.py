@@ -4,8 +4,9 @@ python -m e2e.bench.progress [--jobs 1000] [--every 5] [--seconds 60]   some min
 
 Each job has one running pod, which reports every `--every` seconds as the clients do: over a connection of its own and
 with its own token, so that each report costs a TLS handshake. CPU is that of the operator's process, beyond what it
-used without reports. Writes are counted by the operator. Latency is that of a whole report, with its connection, as a
-client sees it while this program, kube-apiserver and etcd share the machine with the operator.
+used without reports; beside it stands that of a bare TLS server (`e2e.bench.tls_floor`) for the same connections.
+Writes are counted by the operator. Latency is that of a whole report, with its connection, as a client sees it while
+this program, kube-apiserver and etcd share the machine with the operator.
 
 Then all pods report as fast as they can over 64 connections (`flood`), while a small job is created beside them: what a
 mistake in ten thousand trainers looks like.
@@ -21,6 +22,7 @@ import os
 import ssl
 import sys
 import time
+from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +35,7 @@ import yaml
 from e2e.bench.processes import busy_seconds, cpu_seconds, exit_on_sigterm, own_seconds
 from e2e.bench.scenarios import percentile
 from e2e.clients import on_an_api_server
+from e2e.cluster.certificates import Authority
 from e2e.cluster.controlplane import ControlPlane
 from tests.server.process import OPERATORS
 from tests.server.test_progress import ANNOTATION, Access, Installation
@@ -59,13 +62,23 @@ class Sample(NamedTuple):
     conflicts: float
 
 
+class Server(NamedTuple):
+    """Where reports are sent, on loopback."""
+
+    port: int
+    context: ssl.SSLContext
+    host: str
+    """The name in its certificate."""
+
+
 class Bench:
     """The operator, and jobs whose pods may report."""
 
     def __init__(self, installation: Installation, accesses: Sequence[Access]) -> None:
         self.installation = installation
         self._accesses = accesses
-        self._context = ssl.create_default_context(cadata=accesses[0].authority)
+        context = ssl.create_default_context(cadata=accesses[0].authority)
+        self.server = Server(installation.port, context, installation.host)
         self._numbers = itertools.count()
         self.latencies: list[float] = []
         self.answers: Counter[int | str] = Counter()
@@ -86,12 +99,12 @@ class Bench:
             "metrics": [{"name": name, "value": str(number)} for name in names],
             "lastUpdatedTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        url = f"https://127.0.0.1:{self.installation.port}/apis/{access.url.split('/apis/', 1)[1]}"
+        url = f"https://127.0.0.1:{self.server.port}/apis/{access.url.split('/apis/', 1)[1]}"
         headers = {"Authorization": f"Bearer {access.token}", "Content-Type": "application/json"}
         body = json.dumps({"trainerStatus": said})
         began = time.monotonic()
         try:
-            async with session.post(url, data=body, headers=headers, server_hostname=self.installation.host) as answer:
+            async with session.post(url, data=body, headers=headers, server_hostname=self.server.host) as answer:
                 await answer.read()
                 self.answers[answer.status] += 1
         except aiohttp.ClientError as error:
@@ -100,7 +113,7 @@ class Bench:
 
     async def report_regularly(self, every: float, seconds: float) -> None:
         """Each job reports every so many seconds, the jobs spread evenly."""
-        connector = aiohttp.TCPConnector(ssl=self._context, force_close=True, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self.server.context, force_close=True, limit=0)
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as tasks:
             began, pause = time.monotonic(), every / len(self._accesses)
             for number, access in enumerate(itertools.cycle(self._accesses)):
@@ -118,7 +131,7 @@ class Bench:
             while time.monotonic() < end:
                 await self.report(session, next(turns))
 
-        connector = aiohttp.TCPConnector(ssl=self._context, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self.server.context, limit=0)
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as tasks:
             for _ in range(FLOOD_CONNECTIONS):
                 tasks.create_task(one(session))
@@ -183,18 +196,41 @@ async def measure(bench: Bench, work: Callable[[], Awaitable[object]]) -> Load:
     after = bench.sample()
     used = busy_seconds() - busy - (own_seconds() - own) - (after.cpu - before.cpu)
     share = used / (after.at - before.at) / (os.cpu_count() or 1)
-    return Load(before, after, bench.latencies, bench.answers, share)
+    return Load(before, after, list(bench.latencies), bench.answers, share)
 
 
-async def run(bench: Bench, every: float, seconds: float) -> int:
+async def measure_floor(bench: Bench, folder: Path, every: float, seconds: float) -> float:
+    """The CPU, of one core, of a bare TLS server that gets the reports instead of the operator."""
+    authority, before = Authority(folder / "floor"), bench.server
+    cert, key = authority.issue("floor", "floor", hosts=["floor.example"])
+    command = (sys.executable, "-m", "e2e.bench.tls_floor", str(cert), str(key))
+    server = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        port = int(await server.stdout.readline())
+        bench.server = Server(port, ssl.create_default_context(cafile=str(authority.cert)), "floor.example")
+        bench.answers, began, used = Counter(), time.monotonic(), cpu_seconds(server.pid)
+        await bench.report_regularly(every, seconds)
+        assert set(bench.answers) == {200}, bench.answers
+        return (cpu_seconds(server.pid) - used) / (time.monotonic() - began)
+    finally:
+        bench.server = before
+        server.stdin.close()
+        await server.wait()
+
+
+async def run(bench: Bench, folder: Path, every: float, seconds: float) -> int:
     """Measures and prints; the number of limits that were exceeded."""
     await bench.report_regularly(every, every)  # the tokens are reviewed once
     await asyncio.sleep(15)
     idle = await measure(bench, lambda: asyncio.sleep(10))
     load = await measure(bench, lambda: bench.report_regularly(every, seconds))
     slow = percentile(load.latencies, 0.99) * 1000
+    floor = await measure_floor(bench, folder, every, seconds)
     rate = len(load.latencies) / load.seconds
     print(f"{rate:.0f} reports per second for {load.seconds:.0f} s, answers {dict(load.answers)}")
+    print(f"a bare TLS server takes {floor:.1%} of one core for these connections")
     print(f"kube-apiserver, etcd and programs outside the benchmark used {load.others:.0%} of the machine")
     rows = [
         ("CPU of the operator, of one core", load.cpu - idle.cpu, MOST_CPU, ".1%"),
@@ -257,7 +293,7 @@ def main() -> int:
     def work(plane: ControlPlane, folder: Path) -> int:
         try:
             bench = prepare(plane, folder, options.jobs)
-            return min(1, asyncio.run(run(bench, options.every, options.seconds)))
+            return min(1, asyncio.run(run(bench, folder, options.every, options.seconds)))
         finally:
             for operator in filter(lambda each: each.running, OPERATORS):
                 operator.end()
