@@ -35,7 +35,8 @@ PODS = [
     make_pod("j-worker-1", "10.244.0.4", hostname="j-worker-1", subdomain="all"),
     make_pod("alone", "10.244.0.5"),
     make_pod("alone-starting", "10.244.0.6", ready=False),
-    make_pod("finished", "10.244.0.7", phase="Succeeded"),
+    make_pod("finished", "10.244.0.7", ready=False, phase="Succeeded"),
+    make_pod("failed", "10.244.0.8", ready=False, phase="Failed"),
 ]
 SERVICES = [
     make_service("j-master-0", {"replica": "j-master-0"}),
@@ -43,6 +44,7 @@ SERVICES = [
     make_service("early", {"replica": "j-worker-0"}, publishNotReadyAddresses=True),
     make_service("all", {"job": "j"}),
     make_service("done", {"replica": "finished"}),
+    make_service("broken", {"replica": "failed"}, publishNotReadyAddresses=True),
     make_service("by-hand", {}),
 ]
 
@@ -69,7 +71,9 @@ NAMES = ObjectLookup(
         ("j-worker-1.all.team.svc.cluster.local", ["10.244.0.4"]),
         ("j-worker-0.all.team.svc.cluster.local", None),
         ("nobody.all.team.svc.cluster.local", None),
-        ("done.team.svc.cluster.local", None),
+        ("done.team.svc.cluster.local", ["10.244.0.7"]),  # nobody is to wait for a master that has ended
+        ("finished.team.svc.cluster.local", ["10.244.0.7"]),
+        ("broken.team.svc.cluster.local", None),
         ("by-hand.team.svc.cluster.local", None),
         ("alone.team.svc.cluster.local", ["10.244.0.5"]),
         ("alone-starting.team.svc.cluster.local", None),

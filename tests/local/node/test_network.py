@@ -82,6 +82,17 @@ async def test_a_service_is_found_only_once_its_pod_is_ready(world: World) -> No
     await world.gone("late-master-0")
 
 
+async def test_a_master_that_has_ended_is_found_by_a_worker_that_starts_late(world: World) -> None:
+    """Its init container would wait until its tries are used up, and its rank would never run."""
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "quick", "uid": "u", "controller": True}
+    await make_service(world, "quick-master-0")
+    master = await start_labelled(world, "quick-master-0", "true")
+    await world.finish(master)
+    container = {"name": "main", "image": "i", "command": ["sh", "-c", "nslookup quick-master-0"]}
+    waiter = await world.create({"containers": [container]}, ownerReferences=[owner])
+    assert (await world.finish(waiter))["status"]["phase"] == "Succeeded", await world.log(waiter)
+
+
 ASK_HUB = f"""
 import socket
 with socket.create_connection(("{HUB_ADDRESS}", 53)):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from trainop.local.node.network.addresses import AddressAllocator, AddressOf
-from trainop.local.node.network.names import DOMAIN, ObjectLookup, is_ready, selects
+from trainop.local.node.network.names import DOMAIN, ObjectLookup, has_succeeded, is_ready, selects
 from trainop.runtime import Json, Key, Unstructured
 
 _ZONES = ("", "{namespace}", "{namespace}.svc", f"{{namespace}}.svc.{DOMAIN}")
@@ -64,6 +64,6 @@ def _siblings(metadata: Json) -> re.Pattern[str]:
 def ready_addresses(pods: Iterable[Unstructured]) -> str:
     """Addresses of pods that are ready, or have been and succeeded, one per line: the `nslookup` fallback reads this
     file. Who comes late must not wait for a master that has ended until its tries are used up."""
-    statuses = [pod.raw["status"] for pod in pods if is_ready(pod.raw) or pod.raw["status"].get("phase") == "Succeeded"]
+    statuses = [pod.raw["status"] for pod in pods if is_ready(pod.raw) or has_succeeded(pod.raw)]
     found = {str(status.get("podIP") or "") for status in statuses}
     return "".join(f"{address}\n" for address in sorted(found))

@@ -29,8 +29,9 @@ def resolve(name: str, objects: ObjectLookup) -> list[str] | None:
     """The IPv4 addresses of a fully qualified name; None if the name does not exist or has no address.
 
     Resolves the names that Kubernetes defines: `<service>.<ns>.svc.cluster.local`, `<hostname>.<service>.…` and
-    `<a-b-c-d>.<ns>.pod.…`. As an extension, if there is no Service of that name, `<pod>.<ns>.svc.cluster.local`
-    resolves once the pod is ready.
+    `<a-b-c-d>.<ns>.pod.…`. As extensions, if there is no Service of that name, `<pod>.<ns>.svc.cluster.local`
+    resolves once the pod is ready, and a name that only pods have that have succeeded still resolves: a worker that
+    starts late must not wait for a master that has ended.
     """
     labels = name.rstrip(".").lower().split(".")
     if labels == ["localhost"]:
@@ -45,14 +46,11 @@ def resolve(name: str, objects: ObjectLookup) -> list[str] | None:
     service = objects.service(namespace, labels_below[-1])
     if service is None:
         return _pod_by_name(labels_below, namespace, objects)
-    endpoints = [
-        (pod, address)
-        for pod in objects.pods(namespace)
-        if selects(service.raw, pod.raw) and (address := _published_address(service.raw, pod.raw))
-    ]
+    pods = [pod.raw for pod in objects.pods(namespace) if selects(service.raw, pod.raw)]
     if len(labels_below) == 2:
-        endpoints = [(pod, address) for pod, address in endpoints if _has_hostname(pod.raw, *labels_below)]
-    return [address for _, address in endpoints] or None
+        pods = [pod for pod in pods if _has_hostname(pod, *labels_below)]
+    published = [address for pod in pods if (address := _published_address(service.raw, pod))]
+    return published or [pod["status"]["podIP"] for pod in pods if has_succeeded(pod)] or None
 
 
 def belongs_to_cluster(name: str, objects: ObjectLookup) -> bool:
@@ -78,9 +76,15 @@ def is_ready(pod: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
+def has_succeeded(pod: Json) -> bool:
+    """Whether the pod has ended well, and had an address."""
+    status = pod.get("status") or {}
+    return bool(status.get("phase") == "Succeeded" and status.get("podIP"))
+
+
 def _pod_by_name(labels_below: list[str], namespace: str, objects: ObjectLookup) -> list[str] | None:
     pod = objects.pod(namespace, labels_below[0]) if len(labels_below) == 1 else None
-    if pod is None or not is_ready(pod.raw):
+    if pod is None or not (is_ready(pod.raw) or has_succeeded(pod.raw)):
         return None
     return [pod.raw["status"]["podIP"]]
 
