@@ -37,6 +37,7 @@ from e2e.bench.scenarios import percentile
 from e2e.clients import on_an_api_server
 from e2e.cluster.certificates import Authority
 from e2e.cluster.controlplane import ControlPlane
+from e2e.cluster.daemons import DIE_WITH_PARENT
 from tests.server.process import OPERATORS
 from tests.server.test_progress import ANNOTATION, Access, Installation
 from tests.server.world import CORE, JOBS, Json, replicas
@@ -203,8 +204,10 @@ async def measure_floor(bench: Bench, folder: Path, every: float, seconds: float
     """The CPU, of one core, of a bare TLS server that gets the reports instead of the operator."""
     authority, before = Authority(folder / "floor"), bench.server
     cert, key = authority.issue("floor", "floor", hosts=["floor.example"])
-    command = (sys.executable, "-m", "e2e.bench.tls_floor", str(cert), str(key))
-    server = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    program = (sys.executable, "-m", "e2e.bench.tls_floor", str(cert), str(key))
+    server = await asyncio.create_subprocess_exec(
+        *program, cwd=ROOT, stdin=PIPE, stdout=PIPE, preexec_fn=DIE_WITH_PARENT
+    )
     assert server.stdin is not None
     assert server.stdout is not None
     try:
