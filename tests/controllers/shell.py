@@ -56,10 +56,14 @@ class DictClient(Client):
         self.faults: list[Callable[[Call], Exception | None]] = []
         self.version = 100
         self.recovery_ = Recovery()
+        self.slow = 0.0
 
     @property
     def recovery(self) -> Recovery:
         return self.recovery_
+
+    def write_seconds(self) -> float:
+        return self.slow
 
     def fail(self, verb: str, resource: Resource, error: Exception, *, name: str = "", times: int = 1) -> None:
         """Answer the next `times` such requests with `error`."""

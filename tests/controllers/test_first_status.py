@@ -1,4 +1,4 @@
-"""The first status of a job, which waits for up to a second for the next transition."""
+"""The first status of a job, which waits for a second, or three while writes are slow, for the next transition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.controllers.test_shell_operator import stage
 from tests.controllers.test_shell_reconciler import restart_operator
 from tests.runtime.virtual_time import VirtualClock, virtual_time
 from trainop.controllers.job_state import JobStates
-from trainop.controllers.statuses import MAX_WAIT, FirstStatuses
+from trainop.controllers.statuses import MAX_WAIT, MIN_WAIT, WRITES, FirstStatuses
 from trainop.engine.actions import Event, Plan
 from trainop.runtime.controller.expectations import Expectations
 from trainop.runtime.errors import ApiError
@@ -58,7 +58,7 @@ async def test_created_and_running_are_one_write_with_times_of_their_own() -> No
     shell = new_job()
     result = await shell.look()
     assert (shell.pods(), written(shell), created(shell)) == (sorted(PODS_OF_JOB), 0, 0)
-    assert result.requeue_after == pytest.approx(MAX_WAIT)
+    assert result.requeue_after == pytest.approx(MIN_WAIT)
     shell.clock.jump(5)  # the times have whole seconds
     await shell.clock.sleep(0.9)
     await run_pods(shell)
@@ -79,7 +79,7 @@ async def test_created_is_written_after_a_second() -> None:
     await shell.look()
     shell.show()
     for _ in range(3):
-        assert (await shell.look()).requeue_after == pytest.approx(MAX_WAIT - shell.clock.monotonic())
+        assert (await shell.look()).requeue_after == pytest.approx(MIN_WAIT - shell.clock.monotonic())
         await shell.clock.sleep(0.3)
     assert written(shell) == 0
     await shell.clock.sleep(0.2)
@@ -93,13 +93,55 @@ async def test_created_is_written_after_a_second() -> None:
     assert (written(shell), created(shell)) == (2, 1)
 
 
+@pytest.mark.parametrize(("seconds", "wait"), [(0.01, MIN_WAIT), (0.1, WRITES * 0.1), (0.5, MAX_WAIT), (30, MAX_WAIT)])
+@virtual_time
+async def test_the_status_waits_longer_while_writes_are_slow(seconds: float, wait: float) -> None:
+    shell = new_job()
+    shell.client.slow = seconds
+    assert (await shell.look()).requeue_after == pytest.approx(wait)
+    shell.show()
+    await shell.clock.sleep(wait - 0.01)
+    await shell.look()
+    assert written(shell) == 0
+    await shell.clock.sleep(0.01)
+    await shell.look()
+    assert (written(shell), shell.conditions()) == (1, [("Created", "True")])
+
+
+@virtual_time
+async def test_a_burst_that_begins_after_the_first_pass_counts() -> None:
+    """The first passes of a burst begin while writes are still quick."""
+    shell = new_job()
+    shell.client.slow = 0.01
+    await shell.look()
+    shell.client.slow = 0.1
+    shell.show()
+    await shell.clock.sleep(MIN_WAIT)
+    assert (await shell.look()).requeue_after == pytest.approx(WRITES * 0.1 - MIN_WAIT)
+    assert written(shell) == 0
+    await run_pods(shell)
+    assert (written(shell), shell.conditions()) == (1, [("Created", "True"), ("Running", "True")])
+
+
+@virtual_time
+async def test_it_is_written_at_once_when_writes_are_quick_again() -> None:
+    shell = new_job()
+    shell.client.slow = 0.1
+    await shell.look()
+    shell.show()
+    await shell.clock.sleep(MIN_WAIT)
+    shell.client.slow = 0.01
+    await shell.look()
+    assert written(shell) == 1
+
+
 @pytest.mark.parametrize("lags", [(JOBS, PODS, SERVICES), (PODS,)])
 @virtual_time
 async def test_created_is_written_although_the_caches_lag(lags: tuple[object, ...]) -> None:
     shell = new_job()
     await shell.look()
     shell.show(*(each for each in (JOBS, SERVICES, PODS) if each not in lags))
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     await shell.look()
     assert shell.conditions() == [("Created", "True")]
     assert created(shell) == 1
@@ -134,7 +176,7 @@ async def test_another_transition_is_not_delayed_and_reported_once(phase: str, l
     assert shell.conditions()[0] == ("Created", "True")
     assert shell.conditions()[-1] == (last, "True")
     for _ in range(3):
-        await shell.clock.sleep(MAX_WAIT)
+        await shell.clock.sleep(MIN_WAIT)
         await shell.settle()
     assert created(shell) == 1
     counter = "successful" if phase == "Succeeded" else "restarted"
@@ -177,8 +219,8 @@ async def test_a_job_of_many_pods_is_created_within_a_second_too() -> None:
     shell.client.create = slowly  # type: ignore[method-assign]  # spies
     await shell.look()
     assert seen[-1][0] > 2
-    assert {count for at, count in seen if at < MAX_WAIT} == {0}
-    assert {count for at, count in seen if at > MAX_WAIT} == {1}
+    assert {count for at, count in seen if at < MIN_WAIT} == {0}
+    assert {count for at, count in seen if at > MIN_WAIT} == {1}
     assert (shell.conditions(), created(shell)) == ([("Created", "True")], 1)
 
 
@@ -189,8 +231,8 @@ async def test_a_killed_operator_delays_created_by_no_more_than_another_second()
     await shell.clock.sleep(0.9)
     fresh = restart_operator(shell)
     fresh.reconciler._first_statuses._max_wait = MAX_WAIT
-    assert (await fresh.look()).requeue_after == pytest.approx(MAX_WAIT)
-    await shell.clock.sleep(MAX_WAIT)
+    assert (await fresh.look()).requeue_after == pytest.approx(MIN_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     await fresh.look()
     assert fresh.conditions() == [("Created", "True")]
     assert (created(fresh), len(fresh.client.names(CREATE, PODS))) == (1, 0)
@@ -219,7 +261,7 @@ async def test_a_change_of_the_job_delays_nothing(shown: bool) -> None:
     shell.client.put(JOBS, job | {"metadata": job["metadata"] | {"labels": {"a": "b"}}})
     if shown:
         shell.show()
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     await shell.look()
     assert written(shell) == 1
     if not shown:
@@ -236,7 +278,7 @@ async def test_a_job_that_is_being_deleted_gets_no_status() -> None:
     await shell.look()
     shell.client.mark_deleted(JOBS, "j")
     shell.show()
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     assert (await shell.look()).requeue_after is None
     assert written(shell) == 0
 
@@ -266,7 +308,7 @@ async def test_a_failed_write_is_repeated_and_counted_once(error: Exception) -> 
     await shell.look()
     shell.client.fail(WRITE, JOBS, error)
     shell.show()
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     for _ in range(4):
         shell.client.put(JOBS, shell.job())  # a newer version, as after a conflict
         shell.show()
@@ -284,7 +326,7 @@ async def test_after_a_conflict_nothing_is_written_before_the_cache_shows_the_ch
     await shell.look()
     shell.show()
     shell.client.put(JOBS, shell.job())  # by another client
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     assert (await shell.look()).requeue
     for _ in range(3):
         result = await shell.look()
@@ -304,7 +346,7 @@ async def test_what_happened_before_a_failed_write_is_in_its_repetition() -> Non
     for name in PODS_OF_JOB:
         shell.set_phase(name, "Running")
     shell.show()
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     with pytest.raises(ConnectionError):
         await shell.look()
     await shell.look()
@@ -340,7 +382,7 @@ async def test_pods_are_recognized_while_nothing_is_written() -> None:
     fresh.reconciler._first_statuses._max_wait = MAX_WAIT
     for _ in range(4):
         await fresh.settle()
-        await shell.clock.sleep(MAX_WAIT)
+        await shell.clock.sleep(MIN_WAIT)
     assert (created(fresh), sorted(PODS_OF_JOB)) == (1, fresh.pods())
     assert Key("ns", "j-worker-0") in {key for resource, key in fresh.client.objects if resource == PODS}
 
@@ -354,7 +396,7 @@ async def test_a_spec_that_changes_at_the_last_moment_is_not_answered_with_the_o
     shell = new_job()
     await shell.look()
     shell.show()
-    await shell.clock.sleep(MAX_WAIT)
+    await shell.clock.sleep(MIN_WAIT)
     job = shell.job()
     suspended = job["spec"] | {"runPolicy": {"suspend": True}}
     shell.client.put(JOBS, job | {"spec": suspended, "metadata": job["metadata"] | {"generation": 2}})
@@ -381,9 +423,9 @@ def job_of(version: str = "5", status: Json | None = None, generation: int = 1) 
 def holding(status: Json = CREATED_ONLY, *transitions: Event, version: str = "5") -> tuple[FirstStatuses, VirtualClock]:
     """A status of `job_of()` is held back."""
     clock = VirtualClock()
-    first = FirstStatuses(JobStates(Expectations(clock)), clock)
+    first = FirstStatuses(JobStates(Expectations(clock)), clock, lambda: 0.0)
     plan = Plan(status=status, transitions=transitions)
-    assert first.seconds_to_spare(job_of(), plan, unsettled=True) == MAX_WAIT
+    assert first.seconds_to_spare(job_of(), plan, unsettled=True) == MIN_WAIT
     first.hold(job_of(), plan, version)
     return first, clock
 
@@ -407,7 +449,7 @@ async def test_a_status_that_goes_before_actions_is_never_held() -> None:
 async def test_created_and_running_wait_for_pods_that_start(unsettled: bool) -> None:
     first, _ = holding()
     spare = first.seconds_to_spare(first.show(job_of()), Plan(status=BOTH), unsettled=unsettled)
-    assert spare == (MAX_WAIT if unsettled else 0)
+    assert spare == (MIN_WAIT if unsettled else 0)
 
 
 @pytest.mark.parametrize(("cached", "held", "sent"), [("3", "5", "5"), ("5", "5", "5"), ("7", "5", "7")])
@@ -415,7 +457,7 @@ async def test_created_and_running_wait_for_pods_that_start(unsettled: bool) -> 
 async def test_it_is_written_at_the_newest_version_that_is_known(cached: str, held: str, sent: str) -> None:
     first, clock = holding(version=held)
     assert first.due_status(job_of(cached)) is None
-    await clock.sleep(MAX_WAIT)
+    await clock.sleep(MIN_WAIT)
     found = first.due_status(job_of(cached))
     assert found is not None
     assert (found.version, found.status) == (sent, CREATED_ONLY)
@@ -435,7 +477,7 @@ async def test_after_the_write_nothing_is_held() -> None:
     first, clock = holding()
     first.written(job_of())
     assert first.seconds_to_due(job_of()) is None
-    await clock.sleep(MAX_WAIT)
+    await clock.sleep(MIN_WAIT)
     assert first.due_status(job_of()) is None
 
 
@@ -450,5 +492,5 @@ async def test_what_was_made_from_another_job_is_dropped(changed: Unstructured) 
     assert first.show(job_of()).raw["status"] == CREATED_ONLY
     first.forget_outdated(changed)
     assert first.show(job_of()).raw.get("status") is None
-    await clock.sleep(MAX_WAIT)
+    await clock.sleep(MIN_WAIT)
     assert first.due_status(changed) is None

@@ -124,6 +124,28 @@ async def test_only_harmless_requests_are_retried(call: str, failure: Answer, re
 
 
 @virtual_time
+async def test_the_time_of_a_write_is_an_average_of_the_last_ones():
+    client, transport = client_of(*[json_response({})] * 200)
+    assert client.write_seconds() == 0
+    send, seconds = transport.send, [0.5]
+
+    async def slowly(request: Request) -> Response:
+        await client._clock.sleep(seconds[0])
+        return await send(request)
+
+    transport.send = slowly  # type: ignore[method-assign]
+    await CALLS["get"](client)
+    assert client.write_seconds() == 0, "a read is none"
+    for _ in range(80):
+        await CALLS["create"](client)
+    assert client.write_seconds() == pytest.approx(0.5, abs=0.01)
+    seconds[0] = 0.01
+    for _ in range(16):
+        await CALLS["create"](client)
+    assert 0.1 < client.write_seconds() < 0.25
+
+
+@virtual_time
 async def test_retries_end_after_five_tries():
     client, transport = client_of(*[refusal(503)] * 10)
     with pytest.raises(ApiError) as caught:

@@ -10,8 +10,9 @@ from typing import Any
 from unittest import mock
 
 from tests.simulation.planting import bug, patch
-from trainop.controllers import live_job, statuses
+from trainop.controllers import live_job
 from trainop.controllers.children import ChildWriter
+from trainop.controllers.job_state import FirstStatus
 from trainop.controllers.live_job import OwnerCheck, OwnWrites
 from trainop.controllers.outcome import Outcome, Passes
 from trainop.controllers.reconciler import JobReconciler, _is_progress_only, _is_unsettled
@@ -145,7 +146,10 @@ def first_status_held_for_ever():
 
 @bug("The first status of a job is held back for four seconds.")
 def first_status_late():
-    return patch(statuses, "MAX_WAIT", 4.0)
+    def four(self: FirstStatuses, first: FirstStatus) -> float:
+        return max(0.0, first.since + 4.0 - self._clock.monotonic())
+
+    return patch(FirstStatuses, "_seconds_left", four)
 
 
 @bug("A pass that has created children does not requeue the job in case they are deleted before they are observed.")

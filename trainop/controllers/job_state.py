@@ -68,9 +68,9 @@ class HeldStatus:
 
 @dataclass(slots=True)
 class FirstStatus:
-    """When the first status of a job has to be written (`FirstStatuses`)."""
+    """Since when the first status of a job waits (`FirstStatuses`)."""
 
-    due: float
+    since: float
     """Monotonic seconds."""
     held: HeldStatus | None = None
 

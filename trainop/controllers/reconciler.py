@@ -237,12 +237,15 @@ class JobReconciler:
         return outcome
 
     async def _act_and_hold_status(self, job: Unstructured, plan: Plan, version: str, spare: float) -> Outcome:
-        """Carries out the actions of a new job and holds its status back. If they take more than `spare` seconds, or
-        something is in their way, the status is written."""
+        """Carries out the actions of a new job and holds its status back. If they take longer than it may wait, which
+        is `spare` seconds at first, or something is in their way, the status is written."""
         error = None
         async with asyncio.TaskGroup() as tasks:
             acting = tasks.create_task(self._applier.carry_out(job, plan.actions, begun=plan.begun))
-            done, _ = await asyncio.wait((acting,), timeout=spare)
+            while not acting.done() and spare > 0:
+                await asyncio.wait((acting,), timeout=spare)
+                spare = self._first_statuses.seconds_to_spare(job, plan, unsettled=True)
+            done = acting.done()
             if not done:
                 error = await _error_of(self._write_status(job, plan, version))
         if error:

@@ -1,11 +1,11 @@
 """Writes the status of a job, and holds back the first one of a new job.
 
 A status write costs the API server as much as two pods, and most jobs have all their pods running soon after they were
-created. So `FirstStatuses` delays the first status, by at most `MAX_WAIT` after the first reconcile of the job, and
-Created and Running usually share one write. Any other transition, such as an end, a suspension or a restart, writes it
-at once, together with its own. While it waits, the job is planned as if the status had been written: times, events and
-counters are those of the plan that made them, and all are reported after the write. An operator that starts in between
-plans anew from the same objects, and holds the status as long.
+created. So `FirstStatuses` delays the first status, by `MIN_WAIT` after the first reconcile of the job, or up to
+`MAX_WAIT` while writes are slow, and Created and Running usually share one write. Any other transition, such as an end,
+a suspension or a restart, writes it at once, together with its own. While it waits, the job is planned as if the status
+had been written: times, events and counters are those of the plan that made them, and all are reported after the write.
+An operator that starts in between plans anew from the same objects, and holds the status as long.
 
 `StatusWriter` also serves jobs that are too large for their status: etcd limits an object to 1.5 MiB, which a user may
 fill with spec and annotations. Messages of conditions are then cut. A status that is refused anyway is reported in one
@@ -15,6 +15,7 @@ event and retried with back-off.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
@@ -134,16 +135,20 @@ def _shorten_condition(condition: Json) -> Json:
     return {name: cut(value, SHORT_MESSAGE) if name == "message" else value for name, value in condition.items()}
 
 
-MAX_WAIT = 1.0
-"""Seconds by which the first status is delayed at most."""
+MIN_WAIT, MAX_WAIT = 1.0, 3.0
+"""Seconds by which the first status is delayed: as long as `WRITES` writes take at the moment, within these limits."""
+
+WRITES = 20
+"""In a burst, the pods of a job wait for those of others before they are created, and again before they start."""
 
 
 class FirstStatuses:
     """One per controller. Keeps each status in `JobState.first_status` until it is written."""
 
-    def __init__(self, states: JobStates, clock: Clock) -> None:
+    def __init__(self, states: JobStates, clock: Clock, seconds_per_write: Callable[[], float]) -> None:
         self._states = states
         self._clock = clock
+        self._seconds_per_write = seconds_per_write
         self._max_wait = MAX_WAIT
 
     def show(self, job: Unstructured) -> Unstructured:
@@ -179,10 +184,10 @@ class FirstStatuses:
         still starting."""
         if not self.is_pending(job) or not _may_wait(plan, unsettled=unsettled):
             return 0.0
-        state, now = self._states.ensure(job.metadata.uid), self._clock.monotonic()
+        state = self._states.ensure(job.metadata.uid)
         if state.first_status is None:
-            state.first_status = FirstStatus(now + self._max_wait)
-        return max(0.0, state.first_status.due - now)
+            state.first_status = FirstStatus(self._clock.monotonic())
+        return self._seconds_left(state.first_status)
 
     def hold(self, job: Unstructured, plan: Plan, version: str) -> None:
         """Keeps the status and the transitions of the completed plan. `version` is the job's resourceVersion."""
@@ -196,7 +201,11 @@ class FirstStatuses:
         state = self._states.find(job.metadata.uid)
         if state is None or state.first_status is None or state.first_status.held is None:
             return None
-        return max(0.0, state.first_status.due - self._clock.monotonic())
+        return self._seconds_left(state.first_status)
+
+    def _seconds_left(self, first: FirstStatus) -> float:
+        wait = min(max(MIN_WAIT, WRITES * self._seconds_per_write()), self._max_wait)
+        return max(0.0, first.since + wait - self._clock.monotonic())
 
     def due_status(self, job: Unstructured) -> HeldStatus | None:
         """The status that must be written to the cached `job` now, with the newest resourceVersion that is known; None
@@ -208,7 +217,7 @@ class FirstStatuses:
         return held if is_older(version, held.version) else replace(held, version=version)
 
     def drop(self, job: Unstructured) -> None:
-        """Forgets the status that is held back; the next one is written at the same time at the latest."""
+        """Forgets the status that is held back; the next one waits no longer for it."""
         state = self._states.find(job.metadata.uid)
         if state is not None and state.first_status is not None:
             state.first_status.held = None

@@ -174,7 +174,7 @@ def _build_reconciler(
         observer=observer,
         states=states,
         writes=writes,
-        first_statuses=FirstStatuses(states, clock),
+        first_statuses=FirstStatuses(states, clock, client.write_seconds),
         statuses=StatusWriter(writes, report, states, clock, rng),
         applier=Applier(kind, children, refusals, owner_check, report, right_of_way=needs.right_of_way),
         passes=passes,

@@ -157,6 +157,10 @@ class Client:
         """Availability of the API server, to end back-offs early after an outage."""
         return self._sender.recovery
 
+    def write_seconds(self) -> float:
+        """Seconds that a write takes at the moment: a moving average of the last sixteen or so; 0 before the first."""
+        return self._sender.write_seconds
+
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Json:
         """Reads one object. Raises `NotFoundError` if it does not exist."""
         return await self._json(resource, await self.request(Request("GET", resource.path(namespace, name))))
@@ -374,14 +378,8 @@ class Client:
         *,
         metadata_only: bool = False,
     ) -> Request:
-        return Request(
-            method,
-            path,
-            {"fieldManager": self.field_manager, **(query or {})},
-            _encode(body),
-            content_type,
-            METADATA_OBJECT if metadata_only else JSON,
-        )
+        query = {"fieldManager": self.field_manager, **(query or {})}
+        return Request(method, path, query, _encode(body), content_type, METADATA_OBJECT if metadata_only else JSON)
 
 
 def list_request(

@@ -50,6 +50,9 @@ READS = frozenset({"GET", "HEAD"})
 log = structlog.get_logger(__name__)
 
 
+WEIGHT = 1 / 16
+"""Of the last write in the moving average of their durations."""
+
 OWN_FIELDS = {"fieldValidation": "Ignore"}
 """The query for bodies into which no field of a user flows. By default the API server compares each body with the
 schema, for warnings about unknown fields."""
@@ -210,6 +213,7 @@ class Sender:
         self._urgent = urgent
         self._denied = denied
         self.recovery = Recovery()
+        self.write_seconds = 0.0
         self._warnings: dict[str, None] = {}
 
     async def send(self, request: Request, *, repeatable: bool) -> Response:
@@ -313,6 +317,8 @@ class Sender:
 
     def _count(self, request: Request, code: str, started: float, received: int) -> None:
         seconds = self._clock.monotonic() - started
+        if request.method not in READS:
+            self.write_seconds += (seconds - self.write_seconds) * WEIGHT
         self._metrics.requested(request.method, code, self._host, seconds, sent=len(request.body), received=received)
 
     def _pass_warnings_on(self, request: Request, headers: Mapping[str, str]) -> None:
