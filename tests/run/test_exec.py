@@ -48,6 +48,17 @@ class Shell:
         return process.returncode or 0, out, errors.decode()
 
 
+async def test_describe_shows_the_events_of_a_pod(cluster: LocalCluster, tmp_path: Path):
+    shell, out = Shell(cluster, need_program(KUBECTLS[0]), tmp_path), b""
+    async with asyncio.timeout(PATIENCE):
+        while b"Started container main" not in out:
+            code, out, errors = await shell("kubectl describe pod p")
+            assert code == 0, errors
+    events = out.partition(b"\nEvents:\n")[2].decode()
+    assert "Successfully assigned default/p to local" in events
+    assert 'Image "none" is not used' in events
+
+
 @pytest.mark.parametrize("kubectl", KUBECTLS)
 async def test_kubectl(kubectl: str, cluster: LocalCluster, tmp_path: Path):
     shell = Shell(cluster, need_program(kubectl), tmp_path)
