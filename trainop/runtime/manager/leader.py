@@ -19,9 +19,8 @@ import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Protocol
 
-import msgspec
 import structlog
 
 from trainop.runtime.clock import Clock, SystemClock, micro_timestamp
@@ -35,6 +34,7 @@ from trainop.runtime.errors import (
     UnhealthyError,
     describe,
 )
+from trainop.runtime.manager.lease import MAX_INT32, Lock
 from trainop.runtime.metrics.metrics import Metrics
 from trainop.runtime.objects.metadata import LEASES, Json, ObjectReference, Resource
 
@@ -52,8 +52,6 @@ UNHEALTHY_MARGIN = 20.0
 """Seconds. Liveness fails if a leader has not renewed for the lease duration plus this."""
 
 TRANSIENT_ERRORS = (ApiError, ConnectionError, TimeoutError)
-MAX_INT32 = 2**31 - 1
-
 log = structlog.get_logger(__name__)
 
 
@@ -90,74 +88,6 @@ class Timing:
             raise ValueError(f"the renew deadline has to be longer than {ACQUIRE_JITTER} times the retry period")
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT32)]
-
-
-class _LeaseMetadata(msgspec.Struct, rename="camel"):
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    resource_version: Annotated[str, msgspec.Meta(min_length=1)]
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: _Count | None = None
-    lease_transitions: _Count | None = None
-
-
-class _Lease(msgspec.Struct):
-    """The fields that are validated in each response."""
-
-    metadata: _LeaseMetadata
-    spec: _Spec | None = None
-
-
-class _Lock:
-    """The local state of one Lease: the record last observed, and when it changed and was renewed.
-
-    As in client-go, expiry is measured from the local time at which a change of the record was observed, because the
-    clocks of other replicas cannot be trusted.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lease: Json | None = None
-        self.changed_at = 0.0
-        self.renewed_at: float | None = None
-        """Monotonic time at which the last successful renewal was sent; None if the Lease is not held."""
-
-    @property
-    def held(self) -> bool:
-        return self.renewed_at is not None
-
-    @property
-    def vacant(self) -> bool:
-        """Held, but the observed record was deleted or has no holder: another replica may acquire it at any time."""
-        return self.held and not self.holder
-
-    @property
-    def spec(self) -> Json:
-        return (self.lease or {}).get("spec") or {}
-
-    @property
-    def holder(self) -> str:
-        return self.spec.get("holderIdentity") or ""
-
-    def observe(self, lease: Json, now: float) -> None:
-        """Records a response. Raises `ConnectionError` if it is not a valid record of this Lease."""
-        try:
-            named = msgspec.convert(lease, _Lease).metadata.name
-        except msgspec.ValidationError as error:
-            raise ConnectionError(f"the response is not a Lease: {error}") from error
-        if named != self.name:
-            raise ConnectionError(f"the response is about another Lease: {named[:64]!r}")
-        if self.lease is None or (lease.get("spec") or {}) != self.spec:
-            self.changed_at = now
-        self.lease = lease
-
-    def expired(self, now: float) -> bool:
-        return now >= self.changed_at + float(self.spec.get("leaseDurationSeconds") or 0)
-
-
 class LeaderElector:
     """Is leader while it holds the Leases of all `names` in `namespace`. `identity` must be unique per replica.
 
@@ -186,7 +116,7 @@ class LeaderElector:
         self._metrics = metrics or Metrics()
         self._recorder = recorder
         # All replicas acquire them in the same order, to avoid a deadlock between two replicas that hold one each.
-        self._locks = [_Lock(name) for name in sorted(set(names))]
+        self._locks = [Lock(name) for name in sorted(set(names))]
         if not self._locks:
             raise ValueError("leader election needs the name of a lease")
         for lock in self._locks:
@@ -256,14 +186,14 @@ class LeaderElector:
             if lock.held and lock.holder not in ("", self._identity):
                 self._lose(lock, f"{lock.holder} holds it")
 
-    async def _renew(self, lock: _Lock) -> None:
+    async def _renew(self, lock: Lock) -> None:
         try:
             async with asyncio.timeout(min(CALL_TIMEOUT, self._time_left(lock))):
                 await self._write_or_refresh(lock)
         except TRANSIENT_ERRORS as error:
             log.warning("lease not renewed", lease=lock.name, error=describe(error))
 
-    async def _write_or_refresh(self, lock: _Lock) -> None:
+    async def _write_or_refresh(self, lock: Lock) -> None:
         """Replaces the record last written (fast path). If that fails, reads the record and writes again."""
         sent = self._clock.monotonic()
         try:
@@ -274,7 +204,7 @@ class LeaderElector:
             if lock.holder in ("", self._identity):
                 await self._write(lock, sent)
 
-    def _time_left(self, lock: _Lock) -> float:
+    def _time_left(self, lock: Lock) -> float:
         return (lock.renewed_at or 0.0) + self._timing.renew - self._clock.monotonic()
 
     def _deadline(self) -> float:
@@ -287,7 +217,7 @@ class LeaderElector:
             if lock.held and self._time_left(lock) <= 0:
                 self._lose(lock, f"not renewed for {self._timing.renew:g} s")
 
-    def _lose(self, lock: _Lock, why: str) -> None:
+    def _lose(self, lock: Lock, why: str) -> None:
         lock.renewed_at = None
         raise LeadershipLostError(f"leader election lost: lease {self._namespace}/{lock.name}: {why}")
 
@@ -302,7 +232,7 @@ class LeaderElector:
         if not self.leading:
             self._start_leading()
 
-    async def _try_acquire(self, lock: _Lock) -> bool:
+    async def _try_acquire(self, lock: Lock) -> bool:
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
                 await self._read(lock)
@@ -317,7 +247,7 @@ class LeaderElector:
         log.info("lease acquired", lease=lock.name, identity=self._identity)
         return True
 
-    async def _read(self, lock: _Lock) -> None:
+    async def _read(self, lock: Lock) -> None:
         try:
             lease = await self._client.get(LEASES, lock.name, self._namespace)
         except NotFoundError:
@@ -325,7 +255,7 @@ class LeaderElector:
             return
         lock.observe(lease, self._clock.monotonic())
 
-    async def _write(self, lock: _Lock, sent: float) -> None:
+    async def _write(self, lock: Lock, sent: float) -> None:
         """Acquires or renews. Raises `ConflictError` or `AlreadyExistsError` if another writer was first."""
         spec = self._next_spec(lock)
         if lock.lease is None:
@@ -337,7 +267,7 @@ class LeaderElector:
         lock.observe(lease, self._clock.monotonic())
         lock.renewed_at = sent
 
-    def _next_spec(self, lock: _Lock) -> Json:
+    def _next_spec(self, lock: Lock) -> Json:
         now = micro_timestamp(self._clock.now())
         before = lock.spec
         held_by_us = lock.holder == self._identity
@@ -377,7 +307,7 @@ class LeaderElector:
             self._metrics.leader.labels(lock.name).set(0)
             self._record_event(lock, "stopped leading")
 
-    def _record_event(self, lock: _Lock, what: str) -> None:
+    def _record_event(self, lock: Lock, what: str) -> None:
         if self._recorder is None:
             return
         metadata = (lock.lease or {}).get("metadata") or {}
@@ -385,7 +315,7 @@ class LeaderElector:
         about = ObjectReference(LEASES.api_version, LEASES.kind, self._namespace, lock.name, uid)
         self._recorder.event(about, "Normal", "LeaderElection", f"{self._identity} {what}")
 
-    async def _release_lock(self, lock: _Lock) -> None:
+    async def _release_lock(self, lock: Lock) -> None:
         try:
             async with asyncio.timeout(max(0.0, min(CALL_TIMEOUT, self._time_left(lock)))):
                 while not await self._try_release_lock(lock):
@@ -395,7 +325,7 @@ class LeaderElector:
         finally:
             lock.renewed_at = None
 
-    async def _try_release_lock(self, lock: _Lock) -> bool:
+    async def _try_release_lock(self, lock: Lock) -> bool:
         """Returns False after a conflict with another writer."""
         await self._read(lock)
         if lock.lease is None or lock.holder != self._identity:
