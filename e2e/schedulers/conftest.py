@@ -8,11 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
 from e2e.cluster.simulated import make_node, wait_ready
+from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.manifests import install_crds
+from e2e.schedulers.queues import SELECTOR, SSD, TAINT, clear, make_queue_objects
 from tests.server.process import Operator
 
 CRDS = Path(__file__).parents[2] / "manifests" / "crds"
@@ -36,6 +40,32 @@ def make_nodes(plane: ControlPlane, *pools: tuple[dict[str, str], list[dict[str,
     for number, (labels, taints) in enumerate(pools):
         make_node(plane.api, f"sim-{number}", NODE_SIZE, labels, taints)
     wait_ready(plane.api, len(pools))
+
+
+def start_queue_plane() -> Iterator[ControlPlane]:
+    """A control plane with two nodes: one of the flavor, one without taints that lacks the flavor's label."""
+    for plane in start_plane("scheduler"):
+        make_nodes(plane, ({**SELECTOR, **SSD}, [TAINT]), (SSD, []))
+        yield plane
+
+
+def run_kueue(plane: ControlPlane, *external: str) -> Iterator[Kueue]:
+    """Kueue with what the queues of the tests refer to. `external`: the kinds that the operator queues itself."""
+    kueue = Kueue(plane, external)
+    try:
+        kueue.install()
+        kueue.start()
+        make_queue_objects(plane.api)
+        yield kueue
+    finally:
+        kueue.stop()
+
+
+@pytest.fixture
+def free_nodes(plane: ControlPlane) -> Iterator[None]:
+    """The nodes are free for the next test."""
+    yield
+    clear(plane.api)
 
 
 def run_operator(plane: ControlPlane, *flags: str, environment: Mapping[str, str] | None = None) -> Iterator[Operator]:

@@ -12,6 +12,7 @@ from e2e.schedulers.manifests import Json, create
 from tests.patience import PATIENCE
 from tests.server.kinds import KindWorld
 from tests.server.world import CORE, MERGE
+from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.programs.schemes import FRAMEWORKS
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -24,6 +25,9 @@ TOLERATION = {"key": "reserved", "operator": "Equal", "value": "training", "effe
 SELECTOR = {"pool": "reserved"}
 """Node labels of the flavor; its nodes bear the taint, too, so that pods run there only with what Kueue injects."""
 
+SSD = {"disk": "ssd"}
+"""Labels of all nodes, which the pods of the tests select."""
+
 COUNTS: dict[str, dict[str, int]] = {
     "TFJob": {"Chief": 1, "Worker": 1},
     "PyTorchJob": {"Master": 1, "Worker": 1},
@@ -31,7 +35,28 @@ COUNTS: dict[str, dict[str, int]] = {
     "PaddleJob": {"Worker": 2},
     "JAXJob": {"Worker": 2},
 }
-"""Two pods for each kind that Kueue knows."""
+"""Two pods for each kind that Kueue knows, but for MPIJob."""
+MORE_COUNTS = {"MXJob": {"Scheduler": 1, "Server": 1}, "MPIJob": {"Launcher": 1, "Worker": 1}}
+"""And for the others."""
+LAUNCHER = "Launcher"
+
+
+def counts_of(kind: str) -> dict[str, int]:
+    """Two pods of a kind."""
+    return COUNTS.get(kind) or MORE_COUNTS[kind]
+
+
+def priority(name: str) -> dict[str, str]:
+    """The label of a job with a priority in its queue."""
+    return {"kueue.x-k8s.io/priority-class": name}
+
+
+def make_queue_objects(api: Api) -> None:
+    """Creates what the queues and jobs of the tests refer to: flavors and priorities."""
+    make_flavor(api)
+    make_topology(api, SSD)
+    make_priority(api, "low", 1)
+    make_priority(api, "high", 1000)
 
 
 def make_flavor(api: Api) -> None:
@@ -54,10 +79,13 @@ def make_priority(api: Api, name: str, value: int) -> None:
 
 class QueueWorld(KindWorld):
     """A namespace with a LocalQueue `queue` of a ClusterQueue of its own; `fields` are those of its `spec`, or
-    `queue=False`: it has none yet."""
+    `queue=False`: it has none yet. `kind` may be MPIJob, or MPIJob/v2beta1."""
 
     def __init__(self, api: Api, kind: str = "PyTorchJob", cpus: int = 4, flavor: str = FLAVOR, **fields: Any) -> None:
-        super().__init__(api, FRAMEWORKS[kind])
+        kind, _, version = kind.partition("/")
+        super().__init__(api, FRAMEWORKS.get(kind, MPI_EXEC))
+        self.version = f"kubeflow.org/{version or 'v1'}"
+        self.jobs = f"/apis/{self.version}/namespaces/{{namespace}}/{self.framework.resource.plural}"
         self.namespace = self.namespace.lower()
         if fields.pop("queue", True):
             self.make_queue(api, cpus, flavor, **fields)
@@ -89,20 +117,22 @@ class QueueWorld(KindWorld):
         """A job in the queue; `labels` and `annotations` are added to its own."""
         labels, annotations = spec.pop("labels", {}), spec.pop("annotations", {})
         body = super().body(name, roles, **spec)
+        body["apiVersion"] = self.version
         body["metadata"].update(labels={**QUEUE, **labels}, annotations=annotations)
         return body
 
     def role(self, count: int, restart: str | None = None, **container: Any) -> Json:
         """A replica spec whose pods request one CPU each."""
-        return super().role(count, restart, **{"resources": {"requests": {"cpu": "1"}}, **container})
+        name = self.framework.container or "main"
+        return super().role(count, restart, **{"name": name, "resources": {"requests": {"cpu": "1"}}, **container})
 
     def submit(self, name: str, counts: Mapping[str, int] | None = None, *, cpus: int = 1, **spec: Any) -> Json:
         """Create a job of two pods, or of `counts`, each of which requests `cpus`."""
-        counts = counts or COUNTS[self.framework.kind]
+        counts = counts or counts_of(self.framework.kind)
         container: Json = {"resources": {"requests": {"cpu": str(cpus)}}}
         roles = {role: self.role(count, **container) for role, count in counts.items()}
         for role in roles.values():
-            role["template"]["spec"]["nodeSelector"] = {"disk": "ssd"}
+            role["template"]["spec"]["nodeSelector"] = SSD
         created: Json = self.ask("POST", self.jobs, self.body(name, roles, **spec))
         return created
 
@@ -135,10 +165,10 @@ class QueueWorld(KindWorld):
         return pods
 
     def end_pods(self, name: str, exit_code: int = 0) -> None:
-        """Make the running pods of a job exit."""
-        ends = {"sim.trainop/run-seconds": "0", "sim.trainop/exit-code": str(exit_code)}
-        for pod in self.pods_of(name):
-            self.ask("PATCH", f"{CORE}/pods/{pod}", {"metadata": {"annotations": ends}}, MERGE)
+        """Make the running pods of a job exit; those of an MPIJob end with the launcher."""
+        pods = self.pods_of(name)
+        launchers = [pod for pod in pods if LAUNCHER.lower() in pod]
+        self.end_some(name, *(launchers or pods), exit_code=exit_code)
 
     def end_some(self, name: str, *pods: str, exit_code: int = 0) -> None:
         """Make these pods of a job exit."""

@@ -12,49 +12,23 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
+from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
 from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.manifests import Json, create
-from e2e.schedulers.queues import (
-    COUNTS,
-    KUEUE,
-    QUEUES,
-    SELECTOR,
-    TAINT,
-    TOLERATION,
-    QueueWorld,
-    make_flavor,
-    make_priority,
-    make_topology,
-)
+from e2e.schedulers.queues import COUNTS, KUEUE, QUEUES, SELECTOR, SSD, TOLERATION, QueueWorld, priority
 from tests.server.process import Operator
 from tests.server.webhooks import Webhooks
 from tests.server.world import MERGE
 
-SSD = {"disk": "ssd"}
-
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    """Two nodes: one of the flavor, one without taints that lacks the flavor's label."""
-    for plane in start_plane("scheduler"):
-        make_nodes(plane, ({**SELECTOR, **SSD}, [TAINT]), (SSD, []))
-        yield plane
+    yield from start_queue_plane()
 
 
 @pytest.fixture(scope="module")
 def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    kueue = Kueue(plane)
-    try:
-        kueue.install()
-        kueue.start()
-        make_flavor(plane.api)
-        make_topology(plane.api, SSD)
-        make_priority(plane.api, "low", 1)
-        make_priority(plane.api, "high", 1000)
-        yield kueue
-    finally:
-        kueue.stop()
+    yield from run_kueue(plane)
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +160,6 @@ def test_operators_webhooks_accept_what_kueue_writes(
     validated.wait_condition("Succeeded", "low")
     validated.wait_used_cpus("0")
     webhooks.remove()
-
-
-def priority(name: str) -> dict[str, str]:
-    return {"kueue.x-k8s.io/priority-class": name}
 
 
 def test_priority_class_of_the_scheduling_policy_preempts(plane: ControlPlane) -> None:

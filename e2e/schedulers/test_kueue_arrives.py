@@ -7,19 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
+from e2e.schedulers.conftest import run_operator, start_queue_plane
 from e2e.schedulers.kueue import Kueue
-from e2e.schedulers.queues import SELECTOR, TAINT, QueueWorld, make_flavor
+from e2e.schedulers.queues import QueueWorld, counts_of, make_queue_objects
 from tests.server.process import Operator
-
-MX = {"Scheduler": 1, "Server": 1}
 
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    for plane in start_plane("scheduler"):
-        make_nodes(plane, (SELECTOR, [TAINT]))
-        yield plane
+    yield from start_queue_plane()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,14 +35,14 @@ def kueue(plane: ControlPlane) -> Iterator[Kueue]:
 
 def test_job_waits_for_kueue_and_outlives_it(plane: ControlPlane, kueue: Kueue) -> None:
     world = QueueWorld(plane.api, "MXJob", queue=False)
-    body = world.body("j", {role: world.role(count) for role, count in MX.items()})
+    body = world.body("j", {role: world.role(count) for role, count in counts_of("MXJob").items()})
     world.ask("POST", world.jobs, body)
     world.wait(lambda: world.condition_reason("Admitted") == "WorkloadUnavailable", "the condition")
     assert not world.pods_of("j")
 
     kueue.install()
     kueue.start()
-    make_flavor(plane.api)
+    make_queue_objects(plane.api)
     world.make_queue(plane.api)
     before = world.wait_settled("j")
 

@@ -8,74 +8,38 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
+from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
 from e2e.schedulers.kueue import Kueue
-from e2e.schedulers.queues import (
-    COUNTS,
-    SELECTOR,
-    TAINT,
-    TOLERATION,
-    QueueWorld,
-    clear,
-    make_flavor,
-    make_priority,
-    make_topology,
-)
+from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, QueueWorld, priority
 from tests.server.process import Operator
 
-SSD = {"disk": "ssd"}
-KINDS = ("TFJob", "PyTorchJob", "XGBoostJob", "PaddleJob", "MXJob")
-"""Queued by the operator; JAXJobs stay Kueue's."""
-MX = {"Scheduler": 1, "Server": 1}
+KINDS = ("TFJob", "PyTorchJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob", "MPIJob")
+WORLDS = (*KINDS, "MPIJob/v2beta1")
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
+
+pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    for plane in start_plane("scheduler"):
-        make_nodes(plane, ({**SELECTOR, **SSD}, [TAINT]), (SSD, []))
-        yield plane
+    yield from start_queue_plane()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    kueue = Kueue(plane, KINDS)
-    try:
-        kueue.install()
-        kueue.start()
-        make_flavor(plane.api)
-        make_topology(plane.api, SSD)
-        make_priority(plane.api, "low", 1)
-        make_priority(plane.api, "high", 1000)
-        yield kueue
-    finally:
-        kueue.stop()
+    yield from run_kueue(plane, *KINDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def operator(plane: ControlPlane, kueue: Kueue) -> Iterator[Operator]:
     del kueue
-    yield from run_operator(plane, f"--kueue={','.join(KINDS)},JAXJob")
+    yield from run_operator(plane, f"--kueue={','.join(KINDS)}")
 
 
-@pytest.fixture(autouse=True)
-def free_nodes(plane: ControlPlane) -> Iterator[None]:
-    yield
-    clear(plane.api)
-
-
-def counts(kind: str) -> dict[str, int]:
-    return COUNTS.get(kind, MX)
-
-
-def priority(name: str) -> dict[str, str]:
-    return {"kueue.x-k8s.io/priority-class": name}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORLDS)
 def test_job_waits_runs_and_returns_its_quota(plane: ControlPlane, kind: str) -> None:
     world = QueueWorld(plane.api, kind, stopPolicy="Hold")
-    world.submit("j", counts(kind))
+    world.submit("j")
     world.wait_condition("Suspended")
     world.wait(lambda: world.suspended("j"), "the field suspend")
     assert not world.pods()
@@ -83,7 +47,7 @@ def test_job_waits_runs_and_returns_its_quota(plane: ControlPlane, kind: str) ->
     for pod in world.wait_running("j").values():
         assert pod["spec"]["nodeSelector"] == {**SSD, **SELECTOR}
         assert TOLERATION in pod["spec"]["tolerations"]
-    assert [each["spec"]["nodeSelector"] for each in world.templates("j")] == [SSD] * len(counts(kind))
+    assert all(each["spec"]["nodeSelector"] == SSD for each in world.templates("j"))
     world.wait_used_cpus("2")
     world.wait_workload("j", "PodsReady")
     world.end_pods("j")
@@ -92,12 +56,12 @@ def test_job_waits_runs_and_returns_its_quota(plane: ControlPlane, kind: str) ->
     world.wait_used_cpus("0")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORLDS)
 def test_preempted_job_runs_again(plane: ControlPlane, kind: str) -> None:
     world = QueueWorld(plane.api, kind)
-    world.submit("low", counts(kind), cpus=2, labels=priority("low"), runPolicy={"backoffLimit": 0})
+    world.submit("low", cpus=2, labels=priority("low"), runPolicy={"backoffLimit": 0})
     before = world.wait_settled("low")
-    world.submit("high", counts(kind), cpus=2, labels=priority("high"))
+    world.submit("high", cpus=2, labels=priority("high"))
     world.wait_running("high")
     assert not world.pods_of("low")
     assert world.suspended("low")
@@ -143,7 +107,7 @@ def test_elastic_job_grows_by_a_new_slice(plane: ControlPlane) -> None:
 
 def test_changed_job_is_queued_with_its_new_size(plane: ControlPlane) -> None:
     world = QueueWorld(plane.api, "MXJob")
-    world.submit("j", MX)
+    world.submit("j")
     world.wait_running("j")
     world.patch_job({world.framework.replica_specs: {"Server": {"replicas": 2}}})
     world.wait_running("j", 3)
@@ -163,7 +127,7 @@ def test_topology_places_replicas_by_index(plane: ControlPlane, kind: str) -> No
 
 def test_deleted_workload_stops_the_job_and_queues_it_again(plane: ControlPlane) -> None:
     world = QueueWorld(plane.api, "MXJob")
-    world.submit("j", MX)
+    world.submit("j")
     before = world.wait_running("j")
     world.delete_workload("j")
     world.wait(
@@ -176,20 +140,9 @@ def test_deleted_workload_stops_the_job_and_queues_it_again(plane: ControlPlane)
     world.wait_running("j")
 
 
-def test_kind_of_both_integrations_is_left_to_kueue(plane: ControlPlane) -> None:
-    """JAXJob is named in `--kueue` although Kueue integrates it."""
-    world = QueueWorld(plane.api, "JAXJob")
-    world.submit("j")
-    world.wait_running("j")
-    world.wait(lambda: world.condition_reason("Admitted") == "KueueIntegration", "the condition")
-    world.end_pods("j")
-    world.wait_condition("Succeeded")
-    world.wait_used_cpus("0")
-
-
 def test_drained_queue_stops_the_job_until_it_is_open_again(plane: ControlPlane) -> None:
     world = QueueWorld(plane.api, "MXJob")
-    world.submit("j", MX, runPolicy={"backoffLimit": 0})
+    world.submit("j", runPolicy={"backoffLimit": 0})
     world.wait_settled("j")
     world.patch_queue({"stopPolicy": "HoldAndDrain"})
     world.wait(lambda: not world.pods_of("j"), "no pods of the evicted job")
@@ -204,10 +157,10 @@ def test_drained_queue_stops_the_job_until_it_is_open_again(plane: ControlPlane)
 def test_smaller_quota_holds_the_next_job_only(plane: ControlPlane) -> None:
     """As Kueue promises: admitted jobs run on."""
     world = QueueWorld(plane.api, "MXJob")
-    world.submit("j", MX)
+    world.submit("j")
     world.wait_settled("j")
     world.set_quota(2)
-    world.submit("next", MX)
+    world.submit("next")
     world.wait(lambda: world.condition_reason("Admitted", "next") == "Pending", "the condition of the next job")
     assert len(world.wait_running("j")) == 2
     assert not world.pods_of("next")
@@ -230,7 +183,7 @@ def test_deactivated_workload_pauses_the_job(plane: ControlPlane) -> None:
 def test_suspend_of_a_user_is_set_back(plane: ControlPlane) -> None:
     """The queue decides: a job that waits cannot be started, one that runs is not stopped."""
     world = QueueWorld(plane.api, "MXJob", stopPolicy="Hold")
-    world.submit("j", MX)
+    world.submit("j")
     world.wait(lambda: world.suspended("j"), "the field suspend")
     world.patch_job({"runPolicy": {"suspend": False}})
     world.wait(lambda: world.suspended("j"), "the field suspend again")
@@ -248,7 +201,7 @@ def test_operator_that_is_killed_starts_what_was_admitted_meanwhile(
     plane: ControlPlane, operator: Operator, kind: str
 ) -> None:
     world = QueueWorld(plane.api, kind, stopPolicy="Hold")
-    world.submit("j", counts(kind))
+    world.submit("j")
     world.wait(lambda: world.suspended("j") and world.workload("j"), "the Workload")
     operator.end(signal.SIGKILL)
     world.patch_queue({"stopPolicy": "None"})
