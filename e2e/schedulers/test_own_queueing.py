@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 
@@ -10,8 +11,10 @@ import pytest
 from e2e.cluster.controlplane import ControlPlane
 from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
 from e2e.schedulers.kueue import Kueue
-from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, QueueWorld, priority
-from tests.server.process import Operator
+from e2e.schedulers.manifests import Json
+from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, WORKLOADS, QueueWorld, priority
+from tests.server.process import Operator, fetch
+from tests.server.world import MERGE
 
 KINDS = ("TFJob", "PyTorchJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob", "MPIJob")
 WORLDS = (*KINDS, "MPIJob/v2beta1")
@@ -59,16 +62,18 @@ def test_job_waits_runs_and_returns_its_quota(plane: ControlPlane, kind: str) ->
 @pytest.mark.parametrize("kind", WORLDS)
 def test_preempted_job_runs_again(plane: ControlPlane, kind: str) -> None:
     world = QueueWorld(plane.api, kind)
-    world.submit("low", cpus=2, labels=priority("low"), runPolicy={"backoffLimit": 0})
+    policy = {"backoffLimit": 0, "cleanPodPolicy": "Running"}  # as MPIJobs need, which keep their workers by default
+    world.submit("low", cpus=2, labels=priority("low"), runPolicy=policy)
     before = world.wait_settled("low")
-    world.submit("high", cpus=2, labels=priority("high"))
+    world.submit("high", cpus=2, labels=priority("high"), runPolicy=policy)
     world.wait_running("high")
     assert not world.pods_of("low")
     assert world.suspended("low")
     world.end_pods("high")
     world.wait_condition("Succeeded", "high")
     after = world.wait_running("low")
-    assert set(after) == set(before)
+    assert len(after) == len(before)
+    assert not {uid(pod) for pod in after.values()} & {uid(pod) for pod in before.values()}
     world.end_pods("low")
     world.wait_condition("Succeeded", "low")
     world.wait_used_cpus("0")
@@ -213,3 +218,87 @@ def test_operator_that_is_killed_starts_what_was_admitted_meanwhile(
     world.end_pods("j")
     world.wait_condition("Succeeded")
     world.wait_used_cpus("0")
+
+
+def test_edited_workload_is_that_of_the_job_again(plane: ControlPlane) -> None:
+    world = QueueWorld(plane.api, "MXJob", stopPolicy="Hold")
+    world.submit("j")
+    world.wait(lambda: world.workload("j"), "the Workload")
+    before = world.workload("j")["spec"]
+    pod_sets = [{**each, "count": 1 + each["count"]} for each in before["podSets"]]
+    world.patch_workload("j", {"spec": {"queueName": "other", "podSets": pod_sets}})
+    world.wait(lambda: world.workload("j").get("spec") == before, "the Workload as it was")
+    world.patch_queue({"stopPolicy": "None"})
+    world.wait_running("j")
+    world.wait_used_cpus("2")
+
+
+@pytest.mark.parametrize("kind", ["MXJob", "MPIJob/v2beta1"])
+def test_foreign_workload_of_the_same_name_is_left_alone(plane: ControlPlane, operator: Operator, kind: str) -> None:
+    """The job says so, and is queued once the name is free."""
+    world = QueueWorld(plane.api, kind, stopPolicy="Hold")
+    world.submit("j")
+    world.wait(lambda: world.workload("j"), "the Workload")
+    ours = world.workload("j")
+    operator.end()
+    world.delete_workload("j")
+    world.wait(lambda: not world.workload("j"), "the end of the Workload")
+    foreign = {"name": ours["metadata"]["name"], "namespace": world.namespace}
+    made = world.ask("POST", WORKLOADS, {**ours, "metadata": foreign, "status": {}})
+    operator.start()
+    world.wait(lambda: ours["metadata"]["name"] in world.condition("Admitted").get("message", ""), "the condition")
+    assert world.ask("GET", f"{WORKLOADS}/{foreign['name']}")["metadata"]["uid"] == made["metadata"]["uid"]
+    world.patch_queue({"stopPolicy": "None"})
+    world.ask("DELETE", f"{WORKLOADS}/{foreign['name']}")
+    edit = {"metadata": {"annotations": {"edited": "true"}}}  # without one it is tried again after a minute
+    world.ask("PATCH", f"{world.jobs}/j", edit, MERGE)
+    world.wait_running("j")
+    world.end_pods("j")
+    world.wait_condition("Succeeded")
+
+
+def test_a_thousand_waiting_jobs_cost_a_bounded_number_of_requests(plane: ControlPlane, operator: Operator) -> None:
+    world = QueueWorld(plane.api, "PyTorchJob", stopPolicy="Hold")
+    before = requests_of(operator)
+    for number in range(MANY):
+        world.submit(f"j{number}", {"Master": 1})
+    world.wait(lambda: all(each["spec"]["runPolicy"].get("suspend") for each in jobs_of(world)), "the field suspend")
+    world.wait(lambda: len(world.ask("GET", WORKLOADS)["items"]) == MANY, "the Workloads")
+    world.wait(lambda: all(is_told(each) for each in jobs_of(world)), "the conditions")
+    queued = requests_of(operator)
+    print("FIGURES", queued - before, operator.resident_mib())
+    assert queued - before < 8 * MANY
+    assert operator.resident_mib() < 200
+
+    other = QueueWorld(plane.api, "PyTorchJob")
+    other.submit("one")
+    other.wait_settled("one")
+    other.end_pods("one")
+    other.wait_condition("Succeeded", "one")
+    other.wait_used_cpus("0")
+    print("FIGURES", requests_of(operator) - queued)
+    assert requests_of(operator) - queued < 100
+    assert not world.pods()
+
+
+def uid(pod: Json) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+MANY = 1000
+
+
+def jobs_of(world: QueueWorld) -> list[Json]:
+    found: list[Json] = world.ask("GET", world.jobs)["items"]
+    return found
+
+
+def is_told(job: Json) -> bool:
+    """Whether the job says that its queue is on hold."""
+    return any(each["type"] == "Admitted" for each in job.get("status", {}).get("conditions", ()))
+
+
+def requests_of(operator: Operator) -> float:
+    """The requests that the operator has sent to the API server."""
+    text = fetch(operator.metrics_url)[1]
+    return sum(map(float, re.findall(r"^rest_client_requests_total\{.*\} (\S+)$", text, re.MULTILINE)))

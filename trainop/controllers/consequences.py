@@ -17,6 +17,7 @@ from trainop.engine.children import ChildEvents
 from trainop.engine.framework import NameTaken
 from trainop.engine.in_place import keeps_rules, refuses_rules
 from trainop.engine.kind import Kind
+from trainop.engine.kueue import WORKLOADS
 from trainop.runtime import (
     PODS,
     SERVICES,
@@ -93,6 +94,10 @@ class Consequences:
     def name_taken(self, job: Unstructured, action: Ensure, error: Exception, outcome: Outcome) -> None:
         """One event per message, however often the write is retried, in the words of the kind if it has its own."""
         kind, name, taken = action.resource.kind, action.name, self._kind.name_taken
+        if action.resource == WORKLOADS:  # the condition Admitted says it, from the next plan on
+            outcome.refuse(Refused(kind, name, str(error).replace(name, "*"), ChildEvents().not_created))
+            outcome.wait(0.0)
+            return
         if action.how is How.POST and taken == NameTaken():
             event = self._kind.child_events.event(self._kind.child_events.not_created, kind, name, error)
         else:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from trainop.diserver.admission import check_admitted, read_admission
 from trainop.diserver.bodies import Demand, Failed, read_demand, read_failed
 from trainop.diserver.caches import Caches, always, read_raw
 from trainop.diserver.callers import Caller, CallerCheck
@@ -38,6 +39,8 @@ from trainop.diserver.retries import FAILURES, is_uncertain
 from trainop.diserver.seen import PodId, SeenJob, SeenPod
 from trainop.diserver.victims import choose_victims
 from trainop.diserver.writer import PodWriter, each
+from trainop.engine.kueue import QUEUE
+from trainop.engine.queueing.placement import Placement
 from trainop.kinds.dijob.names import DDP_MASTER, DDP_TYPE, REPLICA_TYPE, SUFFIX_CHARACTERS, SUFFIX_LENGTH, Role
 from trainop.kinds.dijob.pods import PodOptions, pod_url
 from trainop.runtime import Json
@@ -153,6 +156,7 @@ class Operations:
             if obstacle is not None:
                 raise obstacle
             self._refuse_ended(current)
+            await self._admission_of(current, failed.coordinator)
             raw, block = read_raw(current), self._caches.block()
             sources = PodSources(raw, self._rules.pod_options, held.record.request, block=block)
             olds = await self._read_failed(failed, current)
@@ -233,10 +237,20 @@ class Operations:
         self._refuse_ended(job)
         raw, block, rules = read_raw(job), self._caches.block(), self._rules
         check_demand(demand, raw, block, rules.max_pods)
+        admission = await self._admission_of(job, demand.coordinator)
+        if admission is not None:
+            key = JobKey(job.metadata.namespace, job.metadata.name, job.metadata.uid)
+            check_admitted(demand, raw, admission, await self._writer.list_pods(key))
         config = None
         if needs_aggregator(demand.learners):
             config = await self._caches.aggregator_config(rules.config_namespace, rules.config_name)
-        return PodSources(raw, rules.pod_options, request, config, block)
+        return PodSources(raw, rules.pod_options, request, config, admission or {}, block)
+
+    async def _admission_of(self, job: SeenJob, coordinator: str) -> Mapping[str, Placement] | None:
+        """What the queue of the job has admitted; None if it has none. Raises `Refusal` while the job is stopped."""
+        if QUEUE not in job.metadata.labels:
+            return None
+        return read_admission(await self._caches.raw_pod(job, coordinator))
 
     @staticmethod
     def _refuse_ended(job: SeenJob) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from trainop.diserver.bodies import Demand, Wanted
 from trainop.diserver.replies import Refusal
 from trainop.diserver.seen import PodId
+from trainop.engine.queueing.placement import Placement
 from trainop.kinds.dijob.gpus import gpu_count, pod_count, split
 from trainop.kinds.dijob.names import DDP_MASTER, DDP_TYPE, REPLICA_TYPE, REQUEST, REQUESTED, Role
 from trainop.kinds.dijob.pods import (
@@ -61,6 +62,8 @@ class PodSources(NamedTuple):
     """Identifies the request; the value of the annotation `REQUEST` of its pods."""
     aggregator: Json | None = None
     """The AggregatorConfig, if learners need an aggregator."""
+    placements: Mapping[str, Placement] = {}
+    """Role -> what the queue of the job adds to its pods."""
     block: int = 0
     """The number of GPUs that most nodes have, by which ddp learners are sized."""
 
@@ -115,6 +118,8 @@ def _require_template(job: Json, role: Role) -> Json:
 
 def _pod_of(sources: PodSources, role: Role, resources: Resources) -> PodBuilder:
     facts, template = sources.facts, template_of(sources.job, role) or {}
+    if placement := sources.placements.get(role.value):
+        template = placement.add_to(template)
 
     def build(suffix: str, _made: Sequence[PodId]) -> Json:
         return build_pod(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from trainop.engine.kueue import QUEUE
 from trainop.kinds.dijob.gpus import NodeGpus, gpu_count
 from trainop.kinds.dijob.names import (
     DDP_TYPE,
@@ -31,7 +32,7 @@ from trainop.runtime import PODS, Json, Metadata, OwnerReference
 ENDED = frozenset({"Succeeded", "Failed"})
 """Phases of pods and of jobs that are never left."""
 
-_KEPT_LABELS = (JOB_NAME, REPLICA_TYPE, DDP_TYPE)
+_KEPT_LABELS = (JOB_NAME, REPLICA_TYPE, DDP_TYPE, QUEUE)
 
 
 @lru_cache(maxsize=4096)

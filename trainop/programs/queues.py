@@ -9,11 +9,13 @@ from trainop.engine.kind import Kind
 from trainop.engine.queueing.queue import Queueing
 from trainop.engine.queueing.roles import queueing_of
 from trainop.errors import StartError
+from trainop.kinds.dijob.names import DIJOBS
+from trainop.kinds.dijob.queueing import dijob_queueing
 from trainop.kinds.mpi.exec.kind import MPI_EXEC
 from trainop.kinds.mpi.queueing import exec_queueing, ssh_queueing
 from trainop.programs.schemes import FRAMEWORKS
 
-QUEUED = (*FRAMEWORKS, "MPIJob")
+QUEUED = (*FRAMEWORKS, "MPIJob", "DIJob")
 """What `--kueue` may name."""
 
 
@@ -35,4 +37,6 @@ def with_queue(kind: Kind) -> Kind:
 def _queueing(kind: Kind) -> Queueing:
     if kind.kind in FRAMEWORKS:
         return queueing_of(FRAMEWORKS[kind.kind])
+    if kind.resource == DIJOBS:
+        return dijob_queueing()
     return exec_queueing() if kind.controller == MPI_EXEC.controller else ssh_queueing()

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainop.engine.fields import Fields, label_faults
 from trainop.engine.seen import Options
-from trainop.kinds.dijob.names import Role
+from trainop.kinds.dijob.declared import read_declared
+from trainop.kinds.dijob.names import REPLICAS, Role
 from trainop.kinds.dijob.pods import JobFacts, PodOptions, read_job
 from trainop.runtime import Json, Metadata, Unstructured
 from trainop.runtime.lowlevel import FieldError, cut
@@ -37,6 +38,8 @@ class DiJob:
     """The pod template; None if there is no usable one."""
     sections: frozenset[Role]
     """The roles that the spec has."""
+    declared: Mapping[Role, int]
+    """The replicas that it declares to its queue, by the annotation `di-replicas`."""
     clean_pod_policy: str
     """`All`, `Running` or `None`. An unknown one counts as `None`, so that nothing is deleted by mistake."""
     errors: tuple[FieldError, ...]
@@ -63,9 +66,18 @@ def parse_dijob(raw: Unstructured) -> DiJob:
         facts=read_job(raw.raw),
         coordinator=templates.get(Role.COORDINATOR),
         sections=frozenset(role for role in SECTIONS if spec.get(role.value) is not None),
+        declared=_read_declared(fields, raw.metadata, spec),
         clean_pod_policy=policy,
         errors=fields.errors,
     )
+
+
+def _read_declared(fields: Fields, metadata: Metadata, spec: Json) -> Mapping[Role, int]:
+    declared = read_declared(fields, metadata.annotations)
+    for role in declared:
+        if spec.get(role.value) is None:
+            fields.required(f"spec.{role.value}", f"the annotation {REPLICAS} declares pods of it")
+    return declared
 
 
 def pod_options(options: Options) -> PodOptions:

@@ -55,6 +55,11 @@ REQUEST = ANNOTATION_PREFIX + "di-request"
 JOURNAL = ANNOTATION_PREFIX + "di-journal"
 """On a Lease of di-server: the state of the request that holds it, as JSON."""
 
+REPLICAS = ANNOTATION_PREFIX + "di-replicas"
+"""On a DIJob with a queue: how many collectors and learners it may have, such as `collector=4,learner=1`."""
+ADMISSION = ANNOTATION_PREFIX + "di-admission"
+"""On the pod of a coordinator: what the queue has admitted besides it, as JSON: role -> `Placement`."""
+
 NAMESPACE_VARIABLE = "KUBERNETES_POD_NAMESPACE"
 NAME_VARIABLE = "KUBERNETES_POD_NAME"
 SERVER_VARIABLE = "KUBERNETES_SERVER_URL"

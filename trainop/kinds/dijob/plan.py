@@ -12,7 +12,7 @@ import msgspec
 
 from trainop.engine.actions import Ensure, Need, Plan, Remove, Unstarted
 from trainop.engine.failures import Limit
-from trainop.engine.fields import sentence
+from trainop.engine.fields import as_object, sentence
 from trainop.engine.progress import ProgressAccess, access_of
 from trainop.engine.root_cause import Failure, append_cause
 from trainop.engine.seen import Snapshot
@@ -22,7 +22,7 @@ from trainop.engine.steps.replicas import MAX_PER_PLAN
 from trainop.engine.steps.symptoms import check_stuck
 from trainop.engine.waiting import INVALID_SPEC
 from trainop.kinds.dijob.clean_up import leftover_pods, leftover_services
-from trainop.kinds.dijob.job import DiJob, pod_options
+from trainop.kinds.dijob.job import ALL, DiJob, pod_options
 from trainop.kinds.dijob.names import DIJOBS, MAIN_CONTAINER, Role, coordinator_name, default_port
 from trainop.kinds.dijob.pods import PodOptions, build_pod
 from trainop.kinds.dijob.seen import DiPod
@@ -35,6 +35,8 @@ from trainop.kinds.dijob.status import (
     note_creation,
     refuse,
     retire_active,
+    state_of,
+    step_back,
     write_counters,
 )
 from trainop.kinds.dijob.world import World, look
@@ -61,6 +63,8 @@ def plan_dijob(seen: Snapshot) -> Plan:
         world.builder.warn("validation", "DIJobFailedValidation", sentence(world.job.errors))
     if is_new:
         note_creation(world)
+    if as_object(as_object(seen.job.raw.get("spec")).get("runPolicy")).get("suspend") is True:
+        return _hold(world, is_new=is_new)
     return _proceed(world, is_new=is_new)
 
 
@@ -99,6 +103,20 @@ def _proceed(world: World, *, is_new: bool) -> Plan:
     if STARTUP_DEADLINE in world.job.metadata.annotations:
         world.builder.unstarted = Unstarted(() if has_started(coordinator) else (name,), 1)
     return world.builder.plan(status_first=is_new, waits=True)
+
+
+def _hold(world: World, *, is_new: bool) -> Plan:
+    """The queue of the job does not let it run: DIJobs have no field `suspend` for users. A coordinator that has ended
+    meanwhile ends the job all the same."""
+    coordinator = world.coordinator
+    has_ended = coordinator is not None and state_of(coordinator) in {"succeeded", "failed"}
+    if coordinator is not None and has_ended and follow_coordinator(world, coordinator):
+        return _end(world)
+    write_counters(world, count(world.pods))
+    step_back(world)
+    world.builder.actions += leftover_services(world.services)
+    world.builder.actions += leftover_pods(world.pods, ALL, graceful=True)
+    return world.builder.plan(status_first=is_new)
 
 
 # Finished -------------------------------------------------------------------------------------------------------------

@@ -123,6 +123,14 @@ def follow_coordinator(world: World, coordinator: DiPod) -> bool:
     return state in {"failed", "succeeded"}
 
 
+def step_back(world: World) -> None:
+    """A job that has lost its quota is as one that has not begun."""
+    if world.builder.status.is_true(RUNNING):
+        text = f"DIJob {world.job.name} waits in its queue"
+        world.builder.status.set(RUNNING, "DIJobQueued", text, status="False")
+        world.builder.status.put("phase", CREATED)
+
+
 def refuse(world: World) -> None:
     """Fails a job that cannot begin. A job without a coordinator is no DIJob at all, in upstream's words."""
     write_counters(world, count(()))
