@@ -27,6 +27,8 @@ KINDS = ("pytorchjob", "tfjob", "xgboostjob", "paddlejob", "jaxjob", "mpijob")
 """The integrations `kubeflow.org/KIND` of Kueue's own."""
 GROUPS = ("kueue.x-k8s.io", "kubeflow.org")
 """API groups whose webhooks are installed; those of integrations that are not enabled would only slow requests down."""
+EXTERNAL = {"DIJob": "DIJob.v1alpha1.diengine.opendilab.org"}
+"""The names of external frameworks that are not of the group `kubeflow.org`."""
 START_SECONDS = 120.0
 
 
@@ -121,7 +123,7 @@ class Kueue:
         """Of batch Jobs too, which must leave the launchers of queued MPIJobs alone."""
         external = [kind.lower() for kind in self.external]
         own = [f"kubeflow.org/{kind}" for kind in KINDS if kind not in external]
-        names = [f"{kind}.v1.kubeflow.org" for kind in self.external]
+        names = [EXTERNAL.get(kind, f"{kind}.v1.kubeflow.org") for kind in self.external]
         return {"frameworks": [*own, "batch/job"], **({"externalFrameworks": names} if names else {})}
 
     def _webhooks(self, document: Json) -> Json:

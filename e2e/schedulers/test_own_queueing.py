@@ -262,7 +262,9 @@ def test_a_thousand_waiting_jobs_cost_a_bounded_number_of_requests(plane: Contro
     before = requests_of(operator)
     for number in range(MANY):
         world.submit(f"j{number}", {"Master": 1})
-    world.wait(lambda: all(each["spec"]["runPolicy"].get("suspend") for each in jobs_of(world)), "the field suspend")
+    world.wait(
+        lambda: all(each["spec"].get("runPolicy", {}).get("suspend") for each in jobs_of(world)), "the field suspend"
+    )
     world.wait(lambda: len(world.ask("GET", WORKLOADS)["items"]) == MANY, "the Workloads")
     world.wait(lambda: all(is_told(each) for each in jobs_of(world)), "the conditions")
     queued = requests_of(operator)
