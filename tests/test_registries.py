@@ -27,7 +27,6 @@ PARTIAL = {
     "e2e/schedulers/kueue.py: KINDS": "Kueue knows no other kinds",
     "e2e/schedulers/queues.py: COUNTS": "Kueue knows no other kinds",
     "e2e/schedulers/test_kueue.py: test_topology_places_replicas_by_index": "Kueue knows no other kinds",
-    "e2e/schedulers/test_own_queueing.py: KINDS": "JAXJob stays with Kueue there",
     "tests/controllers/test_admission.py: test_rules_of_one_kind": "rules that only one kind has",
     "tests/controllers/test_begun.py: CASES": "fields that only some kinds have",
     "tests/controllers/test_hostile.py: OWN_FIELDS": "fields that only some kinds have",
