@@ -173,5 +173,5 @@ async def test_crds_of_kueue_may_come_later() -> None:
 
 
 def test_flag_names_only_kinds_that_can_be_queued() -> None:
-    with pytest.raises(StartError, match="--kueue: DIJob, Job cannot be queued; kinds: TFJob, "):
-        with_queues([], ("mxjob", "Job", "DIJob"))
+    with pytest.raises(StartError, match="--kueue: CronJob, Job cannot be queued; kinds: TFJob, "):
+        with_queues([], ("mxjob", "Job", "CronJob"))

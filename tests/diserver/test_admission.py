@@ -22,10 +22,10 @@ PLACED = Placement(2, {"kueue.x-k8s.io/podset": "collector"}, {}, SELECTOR, (TOL
 
 
 @asynccontextmanager
-async def admitted(text: str | None, **job: Json) -> AsyncIterator[tuple[World, Running]]:
+async def admitted(text: str | None) -> AsyncIterator[tuple[World, Running]]:
     """A server, and a job in a queue, on whose coordinator the operator has written that."""
     async with world() as here:
-        await here.job(collector=SIZED, learner=SIZED, **job)
+        await here.job(collector=SIZED, learner=SIZED)
         await here.client.patch(DIJOBS, "a", "default", {"metadata": {"labels": {QUEUE: "q"}}})
         if text is not None:
             body = {"metadata": {"annotations": {ADMISSION: text}}}
