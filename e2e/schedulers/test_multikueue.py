@@ -14,12 +14,14 @@ from e2e.cluster.daemons import wait_until
 from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
 from e2e.schedulers.kueue import NAMESPACE, Kueue
 from e2e.schedulers.manifests import Json, create
-from e2e.schedulers.queues import COUNTS, KUEUE, QUEUES, QueueWorld
+from e2e.schedulers.queues import COUNTS, KUEUE, QUEUES, WORKLOADS, QueueWorld
 from tests.patience import PATIENCE
 from tests.server.process import Operator
 
 CHECK = "other-cluster"
-KINDS = (*sorted(COUNTS), "MPIJob", "MPIJob/v2beta1")
+REFUSED = "JAXJob"
+"""The webhook of Kueue 0.19 refuses the copies of JAXJobs in the worker cluster."""
+KINDS = (*sorted(COUNTS.keys() - {REFUSED}), "MPIJob", "MPIJob/v2beta1")
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,20 @@ def test_job_runs_in_the_other_cluster_and_its_status_comes_back(
     world.wait_used_cpus("0")
     twin.wait(lambda: not twin.ask("GET", twin.jobs)["items"], "the end of the copy")
     twin.wait_used_cpus("0")
+    assert not world.pods()
+
+
+def test_kueue_refuses_the_copy_of_a_jax_job(manager: ControlPlane, worker: ControlPlane, worker_kueue: Kueue) -> None:
+    """The limit that docs/kueue.md states: once Kueue accepts them, JAXJob belongs to `KINDS`."""
+    world = QueueWorld(manager.api, REFUSED, admissionChecks=[CHECK])
+    twin = twin_of(world, worker)
+    body = world.body("j", {"Worker": world.role(1)}, annotations={"kueue.x-k8s.io/prebuilt-workload-name": "w"})
+    refused = twin.try_to("POST", twin.jobs, body)
+    assert refused.status != 201
+    assert f"Kind={REFUSED}" in str(refused.body)
+    world.submit("j")
+    twin.wait(lambda: twin.ask("GET", WORKLOADS)["items"], "the copy of the Workload")
+    assert not twin.ask("GET", twin.jobs)["items"]
     assert not world.pods()
 
 

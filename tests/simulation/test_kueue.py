@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -17,8 +19,11 @@ from tests.controllers.test_embedded_queue import SETTINGS, kueue_crd
 from tests.controllers.test_shell_operator import Stage, Watched, running, stage
 from tests.kinds.dijob_world import dijob
 from tests.runtime.virtual_time import virtual_time
+from trainop.engine.actions import Ensure, Plan
 from trainop.engine.kueue import FLAVORS, QUEUE, WORKLOAD_CLASSES, WORKLOADS
+from trainop.engine.queueing import queue, standing
 from trainop.engine.schema.crd import crd
+from trainop.engine.seen import Snapshot
 from trainop.kinds.dijob.crd import dijob_crd
 from trainop.kinds.dijob.names import DIJOBS, REPLICAS
 from trainop.programs.schemes import FRAMEWORKS
@@ -129,7 +134,7 @@ class Chaos:
 
     async def step(self) -> None:
         rare = (self.evict, self.delete_workload, self.edit_workload, self.flip_suspend, self.integrate)
-        act = self.rng.choice((*rare, *[self.admit] * 3, *[self.run_pods] * 2))
+        act = self.rng.choice((*rare, *[self.admit] * 3, *[self.run_pods] * 2, *[self.reap] * 2))
         with suppress(ConflictError, NotFoundError):  # the operator was faster
             await act()
         await asyncio.sleep(self.rng.choice((0.01, 0.3, 3.0, 40.0)))
@@ -171,8 +176,17 @@ class Chaos:
 
     async def run_pods(self) -> None:
         for pod in (await self.here.client.list(PODS, "ns")).items:
-            if not has_ended(pod):
-                await self.here.set_status(pod["metadata"]["name"], {"phase": "Running"})
+            metadata = pod["metadata"]
+            if not has_ended(pod) and "deletionTimestamp" not in metadata:
+                await self.here.set_status(metadata["name"], {"phase": "Running"})
+                kubelet = {"metadata": {"finalizers": ["test/kubelet"]}}  # a running pod takes a while to end
+                await self.here.client.patch(PODS, metadata["name"], "ns", kubelet)
+
+    async def reap(self) -> None:
+        """Pods that are being deleted end."""
+        for pod in (await self.here.client.list(PODS, "ns")).items:
+            if "deletionTimestamp" in pod["metadata"]:
+                await self.here.client.patch(PODS, pod["metadata"]["name"], "ns", {"metadata": {"finalizers": None}})
 
     async def delete_workload(self) -> None:
         if (workload := await self._choose(reserves=self.rng.random() < 0.5)) is not None:
@@ -211,6 +225,7 @@ class Chaos:
     async def calm(self) -> None:
         """Everything is admitted, and every pod succeeds."""
         for _ in range(12):
+            await self.reap()
             while (workload := await self._choose(reserves=False)) is not None:
                 await self.admit_one(workload)
             for each in await workloads(self.here):
@@ -270,3 +285,42 @@ async def test_no_pod_without_admission_and_no_second_integration(seed: int) -> 
     assert oracle.made >= len(jobs)
     assert dict(ends(jobs)) == dict.fromkeys(jobs, True), [job.get("status") for job in jobs.values()]
     assert all(conditions_of(each).get("Finished") == "True" for each in left)
+
+
+def run_without_quota(self: Any) -> standing.Standing:
+    return standing.Standing(standing.Mode.RUN, self.workload)
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "without admission": (standing._Current, "_wait", run_without_quota),
+    "with [0-9]+ pods": (standing, "is_active", lambda _seen: False),
+    "a Workload beside": (queue, "_stand_down", lambda made, seen, _foreign, _own: queue_beside(made, seen)),
+}
+"""What the oracle says about a planted bug -> the place of the bug, and what is there."""
+
+
+def queue_beside(made: Plan, seen: Snapshot) -> Plan:
+    """Makes a Workload although Kueue's own integration has one."""
+    body = {
+        "apiVersion": WORKLOADS.api_version,
+        "kind": WORKLOADS.kind,
+        "metadata": {
+            "name": "beside",
+            "namespace": "ns",
+            "ownerReferences": [{"uid": seen.job.metadata.uid, "controller": True}],
+        },
+        "spec": {},
+    }
+    return replace(made, actions=(*made.actions, Ensure(WORKLOADS, "beside", lambda: msgspec.json.encode(body))))
+
+
+@pytest.mark.parametrize("said", BUGS)
+@virtual_time
+async def test_the_oracle_finds_planted_bugs(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, bug = BUGS[said]
+    monkeypatch.setattr(place, name, bug)
+    for seed in range(12):
+        oracle, _, _ = await play(seed)
+        if any(re.search(said, fault) for fault in oracle.faults):
+            return
+    pytest.fail(f"no seed finds it: {said}")
