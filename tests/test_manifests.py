@@ -34,6 +34,17 @@ def documents(text: str) -> list[Any]:
     return list(yaml.safe_load_all(text))
 
 
+def test_only_the_component_of_kueue_has_rights_on_its_objects():
+    """An installation without it is the same as if the operator could not queue jobs."""
+    named = {
+        path.relative_to(ROOT / "manifests").as_posix()
+        for path in (ROOT / "manifests").rglob("*.yaml")
+        if any(line.strip().strip("- '\"") == "kueue.x-k8s.io" for line in path.read_text("utf-8").splitlines())
+    }
+    assert named == {"components/kueue/kueue.yaml", "chart/templates/kueue.yaml"}
+    assert "kueue" not in str(rules())
+
+
 def test_the_manifests_of_this_repository_are_up_to_date():
     found = {
         path.relative_to(ROOT / "manifests").as_posix() for path in (ROOT / "manifests").rglob("*") if path.is_file()

@@ -20,6 +20,7 @@ from trainop.engine.schema.crd import crd
 from trainop.errors import StartError
 from trainop.programs.queues import QUEUED, with_queues
 from trainop.programs.schemes import FRAMEWORKS
+from trainop.runtime.client.transport import Request, Stream
 from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, PODS, Json, Resource
 
 SETTINGS = replace(QUIET, queued=QUEUED)
@@ -170,6 +171,31 @@ async def test_crds_of_kueue_may_come_later() -> None:
             await asyncio.sleep(200)
             await queue.admit()
             assert await here.names(PODS)
+
+
+@pytest.mark.parametrize("names", [(), ("PyTorchJob",)])
+@virtual_time
+async def test_a_kind_without_the_flag_is_as_without_kueue(names: tuple[str, ...]) -> None:
+    """Its job starts at once, whatever label it has, and without the flag nothing of Kueue is asked for."""
+    resource = FRAMEWORKS["MXJob"].resource
+    async with stage(crds=False, run=False) as here:
+        await Queue(here).install()
+        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd(FRAMEWORKS["MXJob"]))
+        opened, opening = list[str](), here.transport.open
+
+        async def open_watch(request: Request) -> Stream:
+            opened.append(request.path)
+            return await opening(request)
+
+        here.transport.open = open_watch  # type: ignore[method-assign]  # recorded
+        async with running(here.operator(replace(QUIET, queued=names))):
+            await here.client.create(resource, queued("MXJob", jobMode="MXTrain"), namespace="ns")
+            await asyncio.sleep(120)
+            assert len(await here.names(PODS)) == 4
+            assert await here.names(WORKLOADS) == []
+        asked = [each for each in (*opened, *here.transport.reads, *here.transport.writes) if "kueue" in each]
+        assert any("/mxjobs" in each for each in opened)
+        assert bool(asked) is bool(names), asked
 
 
 def test_flag_names_only_kinds_that_can_be_queued() -> None:

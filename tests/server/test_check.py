@@ -120,6 +120,38 @@ def test_the_queue_of_volcano_must_exist(
     assert "Queue" not in said("--operator-flags=--gang-scheduler-name=volcano")
 
 
+@pytest.fixture
+def old_queues(control_plane: ControlPlane, world: World) -> Iterator[str]:
+    """The path of LocalQueues as a Kueue before 0.15 serves them: in `v1beta1` only."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1beta1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": "LocalQueue", "plural": "localqueues"}
+    spec = {"group": "kueue.x-k8s.io", "names": names, "scope": "Namespaced", "versions": [version]}
+    body = {"metadata": {"name": "localqueues.kueue.x-k8s.io", "annotations": APPROVED}, "spec": spec}
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    assert control_plane.api("POST", crds, body).status == 201
+    path = f"/apis/kueue.x-k8s.io/v1beta1/namespaces/{world.namespace}/localqueues"
+    world.wait(lambda: world.try_to("GET", path).status == 200, "the queues are served")
+    yield path
+    control_plane.api("DELETE", f"{crds}/localqueues.kueue.x-k8s.io")
+
+
+APPROVED = {"api-approved.kubernetes.io": "unapproved, in tests"}
+"""The API server wants it of groups below k8s.io."""
+
+
+def test_a_queue_of_an_older_kueue_is_found(
+    world: World, control_plane: ControlPlane, tmp_path: Path, job: Json, old_queues: str
+):
+    def said() -> str:
+        return "\n".join(check(control_plane.kubeconfig, world, job, tmp_path)[1])
+
+    assert "LocalQueue q does not exist" in said()
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "q"}}
+    world.ask("POST", old_queues, {**queue, "spec": {"clusterQueue": "c"}})
+    assert "LocalQueue" not in said()
+
+
 @pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_what_a_running_job_uses_of_a_quota_is_counted_once(
     kind: str, control_plane: ControlPlane, operator: Operator, tmp_path: Path
