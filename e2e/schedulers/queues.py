@@ -43,7 +43,7 @@ LAUNCHER = "Launcher"
 
 def counts_of(kind: str) -> dict[str, int]:
     """Two pods of a kind."""
-    return COUNTS.get(kind) or MORE_COUNTS[kind]
+    return (COUNTS | MORE_COUNTS).get(kind, {"Worker": 2})
 
 
 def priority(name: str) -> dict[str, str]:

@@ -15,8 +15,9 @@ from e2e.schedulers.manifests import Json
 from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, WORKLOADS, QueueWorld, priority
 from tests.server.process import Operator, fetch
 from tests.server.world import MERGE
+from trainop.programs.schemes import FRAMEWORKS
 
-KINDS = ("TFJob", "PyTorchJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob", "MPIJob")
+KINDS = (*FRAMEWORKS, "MPIJob")
 WORLDS = (*KINDS, "MPIJob/v2beta1")
 ELASTIC = {"kueue.x-k8s.io/elastic-job": "true"}
 

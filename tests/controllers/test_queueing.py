@@ -118,6 +118,29 @@ def placed_set(pod: Json) -> str:
     return name
 
 
+def test_quota_is_kept_until_the_job_controller_has_suspended_the_launcher() -> None:
+    """It may make a pod of a Job that was resumed a moment ago: no cache shows it when the job is evicted."""
+    world = world_of("MPIJob over ssh")
+    assert isinstance(world, QueuedMpi)
+    world.settle()
+    world.admit()
+    world.settle()
+    world.run_workers()
+    world.settle()
+    assert world.launcher["spec"].get("suspend") is not True
+    world.launcher["status"] = {"startTime": "2026-01-01T00:00:00Z"}
+    world.evict()
+    world.settle()
+    world.reap()
+    world.settle()
+    assert world.launcher_suspended
+    assert not world.pods
+    assert world.said()["QuotaReserved"][0] == "True"
+    world.launcher["status"]["conditions"] = [{"type": "Suspended", "status": "True"}]
+    world.settle()
+    assert world.said()["QuotaReserved"][0] == "False"
+
+
 @every_kind
 def test_absent_api_starts_nothing_and_stops_nothing(kind: str) -> None:
     world = world_of(kind)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from trainop.engine.actions import LOOK_AGAIN, Action, Ensure, Need, Patch, Remove
+from trainop.engine.fields import as_list, as_object
 from trainop.engine.framework import Words, selector
 from trainop.engine.kueue import ELASTIC, EVICTED, FINISHED, WORKLOADS, SeenQueue, Workload
 from trainop.engine.queueing.placement import Placement, PlacementError, UnknownFlavorError, read_placements
@@ -24,7 +25,7 @@ from trainop.engine.queueing.pod_sets import PodSet, Request, demand, read_prior
 from trainop.engine.queueing.status import release
 from trainop.engine.seen import Snapshot
 from trainop.engine.steps.companions import FINGERPRINT
-from trainop.runtime import Json, Metadata
+from trainop.runtime import Json, Metadata, Unstructured
 
 UNAVAILABLE = "WorkloadUnavailable"
 REFUSED = "WorkloadRefused"
@@ -71,12 +72,24 @@ def is_made_by_us(workload: Workload, words: Words, job: Metadata) -> bool:
 
 
 def is_active(seen: Snapshot) -> bool:
-    """Whether pods of the job, or of its launcher's Job, use resources."""
+    """Whether pods of the job, or of its launcher's Job, use resources or are about to."""
     uid = seen.job.metadata.uid
-    children = (each.metadata for found in seen.companions.values() for each in found)
-    owners = {uid, *(child.uid for child in children if child.controlled_by(uid))}
+    children = [each for found in seen.companions.values() for each in found if each.metadata.controlled_by(uid)]
+    if any(_makes_pods(child) for child in children):
+        return True
+    owners = {uid, *(child.metadata.uid for child in children)}
     living = (pod for pod in seen.pods if pod.status.phase not in ("Succeeded", "Failed"))
     return any(owner is not None and owner.uid in owners for owner in (pod.metadata.controller for pod in living))
+
+
+def _makes_pods(child: Unstructured) -> bool:
+    """Whether a launcher's Job may get a pod that no cache shows yet: it has been resumed, or the Job controller does
+    not say yet that it has suspended it."""
+    spec, status = as_object(child.raw.get("spec")), as_object(child.raw.get("status"))
+    true = {each.get("type") for each in as_list(status.get("conditions")) if each.get("status") == "True"}
+    if "template" not in spec or not true.isdisjoint({"Complete", "Failed"}):
+        return False
+    return spec.get("suspend") is not True or (status.get("startTime") is not None and "Suspended" not in true)
 
 
 def make_request(seen: Snapshot, queue: SeenQueue, words: Words, pod_sets: Sequence[PodSet]) -> Request:
