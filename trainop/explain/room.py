@@ -11,8 +11,9 @@ from fractions import Fraction
 
 from trainop.engine.fields import as_object
 from trainop.engine.kueue import QUEUE
+from trainop.engine.placement import capacity
 from trainop.engine.pod_resources import Resources, add_multiple, pod_requests, read_resources
-from trainop.explain.nodes import capacity, nodes_for
+from trainop.explain.nodes import nodes_for
 from trainop.explain.rehearsal import Made, Rehearsal
 from trainop.explain.requirements import Group, Reference, group_pods, limits_of
 from trainop.runtime import PODS, Json

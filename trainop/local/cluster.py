@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,11 @@ from trainop.local import private_files
 from trainop.local.api.request.resource_metrics import Amounts, Measured
 from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.versioned_store import Change, Table
+from trainop.local.gpus import find_gpus
 from trainop.local.job_controller import job_controller
 from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
 from trainop.local.node.pods.logs import LogCopy
+from trainop.local.scheduler.filters import STRICT, Leniency
 from trainop.runtime import Client, Json, Manager
 from trainop.runtime.lowlevel import Transport
 
@@ -57,6 +59,10 @@ class ClusterOptions:
     """The port of the API server on 127.0.0.1; 0 selects a free port."""
     keep: Keeper | None = None
     """Records the objects and logs of the cluster."""
+    gpus: Sequence[str] | None = None
+    """The GPUs that pods can have, by UUID; None: those of this machine."""
+    leniency: Leniency = STRICT
+    """Which requests of pods do not count."""
 
 
 class LocalCluster:
@@ -83,7 +89,13 @@ class LocalCluster:
         keep = self._options.keep
         if keep is not None:
             self.api.listen(keep)
-        node = NodeOptions(network=self._options.network, keep_log=keep.log if keep is not None else None)
+        given = self._options.gpus
+        node = NodeOptions(
+            network=self._options.network,
+            keep_log=keep.log if keep is not None else None,
+            gpus=find_gpus(os.environ) if given is None else given,
+            leniency=self._options.leniency,
+        )
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log
         self.api.exec_source = self.node.open_exec

@@ -62,7 +62,12 @@ class World:
     """A node with its API server, started by `run`; all pods are in namespace `team`."""
 
     def __init__(
-        self, directory: Path, network: NetworkMode, api: ApiServer | None = None, clock: Clock | None = None
+        self,
+        directory: Path,
+        network: NetworkMode,
+        api: ApiServer | None = None,
+        clock: Clock | None = None,
+        **options: Any,
     ) -> None:
         self.api = api or ApiServer()
         self.client = Client(self.api.transport())
@@ -72,7 +77,7 @@ class World:
             "local",
             directory,
             clock=clock or HurriedClock(),
-            options=NodeOptions(network, QUICK, FakeHostNetwork()),
+            options=NodeOptions(network, QUICK, FakeHostNetwork(), **options),
         )
         self.seen: dict[str, list[Json]] = {}
         """Every state of every pod that was observed, by name."""

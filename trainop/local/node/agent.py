@@ -18,6 +18,7 @@ import structlog
 
 from trainop.local import private_files
 from trainop.local.node import registration
+from trainop.local.node.devices import Devices
 from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.network.dns import DnsServer
 from trainop.local.node.network.host_network import (
@@ -33,7 +34,7 @@ from trainop.local.node.network.pod_ports import connect_to_port
 from trainop.local.node.pods.context import KeepLog, LogStore, NodeContext, Timing
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.exec_session import ExecSession
-from trainop.local.node.pods.logreader import LogOptions, read_log
+from trainop.local.node.pods.logreader import LogOptions, explain_missing_log, read_log
 from trainop.local.node.pods.pod_manager import PodManager
 from trainop.local.node.pods.service_account import (
     EXPOSED_ADDRESS,
@@ -43,12 +44,15 @@ from trainop.local.node.pods.service_account import (
     ApiEndpoint,
     ServiceAccounts,
 )
-from trainop.local.node.pods.worker import retry_api_call
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
 from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
 from trainop.local.node.sandbox.usage import Usage
+from trainop.local.retries import retry_api_call
+from trainop.local.scheduler.filters import STRICT, Leniency
+from trainop.local.scheduler.scheduler import Scheduler, Stores
 from trainop.runtime import (
     CONFIG_MAPS,
+    NODES,
     PODS,
     SECRETS,
     SERVICES,
@@ -56,7 +60,6 @@ from trainop.runtime import (
     Cache,
     Client,
     Clock,
-    Json,
     Key,
     Recorder,
     SystemClock,
@@ -83,6 +86,9 @@ class NodeOptions:
     """Network outside the cluster for pods in mode `namespaces`; None uses this process's own network access."""
     keep_log: KeepLog | None = None
     """Gets the output of all containers, too."""
+    gpus: Sequence[str] = ()
+    """Their names in `CUDA_VISIBLE_DEVICES`."""
+    leniency: Leniency = STRICT
 
 
 class Node:
@@ -110,6 +116,7 @@ class Node:
         self._runtime: ContainerRuntime | None = None
         self._ready = asyncio.Event()
         self._pod_manager: PodManager | None = None
+        self._scheduler: Scheduler | None = None
         self._logs = LogStore(self._directory, self._options.keep_log)
         self._cache = Cache(client, clock=self._clock)
         self._pods = self._cache.informer(PODS, decode_unstructured, indices={"namespace": by_namespace})
@@ -162,15 +169,17 @@ class Node:
         addresses = AddressAllocator(runtime.network, seed=os.getpid())
         context = self._make_context(runtime, kubelet, addresses)
         host_ip = HUB_ADDRESS if runtime.network == "namespaces" else "127.0.0.1"
-        node = registration.node_object(self.name, runtime.network, runtime.fallback_reason, host_ip, self._clock.now())
+        facts = (self.name, runtime.network, runtime.fallback_reason, host_ip)
+        node = registration.node_object(*facts, capacity=context.allocatable, now=self._clock.now())
         await retry_api_call(lambda: registration.register(self._client, node), self._clock)
-        pod_manager = self._pod_manager = PodManager(context, self.name, host_ip, addresses, scheduler)
+        pod_manager = self._pod_manager = PodManager(context, self.name, host_ip, addresses)
         pod_manager.start(tasks)
         if runtime.network == "namespaces":
             await self._serve_network(runtime, tasks)
         else:
             pod_manager.on_change = self._publish_ready_addresses
         self._pods.add_handler(pod_manager)
+        self._scheduler = self._make_scheduler(scheduler)
         for kind, resource in (("configmap", CONFIG_MAPS), ("secret", SECRETS)):
             handler = _ReferenceHandler(kind, pod_manager)
             self._cache.informer(resource, decode_unstructured).add_handler(handler)
@@ -178,8 +187,19 @@ class Node:
             tasks.create_task(runner.run())
         tasks.create_task(_fail_when_lost(runtime))
         await self._cache.wait_synced()
+        tasks.create_task(self._scheduler.run(), name="scheduler")
         self._logs.remove_orphans({pod.metadata.uid for pod in self._pods.store.list()})
         self._ready.set()
+
+    def _make_scheduler(self, recorder: Recorder) -> Scheduler:
+        nodes = self._cache.informer(NODES, decode_unstructured)
+        stores = Stores(self._pods.store, nodes.store)
+        scheduler = Scheduler(
+            self._client, stores, self.name, clock=self._clock, recorder=recorder, leniency=self._options.leniency
+        )
+        for informer in (self._pods, nodes):
+            informer.add_handler(scheduler)
+        return scheduler
 
     def expose(self, port: int) -> str:
         """Lets pods reach one server on 127.0.0.1 of this machine; returns its `host:port` as pods see it."""
@@ -225,8 +245,9 @@ class Node:
                 os.environ, shims, runtime.network, self._directory / "ready-addresses"
             ),
             working_directory=str(Path.cwd()),
-            allocatable=registration.allocatable(),
+            allocatable=registration.allocatable(self._directory, len(self._options.gpus)),
             service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
+            devices=Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu),
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,
         )
@@ -241,7 +262,10 @@ class Node:
 
         Returns the number of running pods and their longest termination grace period in seconds.
         """
-        return self._pod_manager.begin_shutdown() if self._pod_manager is not None else (0, 0.0)
+        if self._pod_manager is None or self._scheduler is None:
+            return 0, 0.0
+        self._scheduler.stop()
+        return self._pod_manager.begin_shutdown()
 
     def kill_pods(self) -> None:
         """Kills terminating pods at once, without waiting for the rest of their grace period."""
@@ -281,7 +305,7 @@ class Node:
             raise _api_error(404, "NotFound", f'pods "{pod}" not found')
         log_file = self._logs.find(found.raw["metadata"], container, previous=previous)
         if log_file is None:
-            raise _api_error(400, "BadRequest", _explain_missing_log(found, container, previous=previous))
+            raise _api_error(400, "BadRequest", explain_missing_log(found.raw, container, previous=previous))
         options = LogOptions(follow, tail_lines, since, timestamps, limit_bytes)
         return read_log(log_file, options)
 
@@ -370,17 +394,3 @@ async def _fail_when_lost(runtime: ContainerRuntime) -> None:
 
 def _api_error(code: int, reason: str, message: str) -> ApiError:
     return error_of_status({"code": code, "reason": reason, "message": message, "status": "Failure"}, code)
-
-
-def _explain_missing_log(pod: Unstructured, container: str, *, previous: bool) -> str:
-    name, spec = pod.metadata.name, pod.raw["spec"]
-    names = [one["name"] for one in [*(spec.get("initContainers") or ()), *spec["containers"]]]
-    if container not in names:
-        return f"container {container} is not valid for pod {name}"
-    if previous:
-        return f'previous terminated container "{container}" in pod "{name}" not found'
-    status = pod.raw.get("status") or {}
-    known = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    state: Json = next((one["state"] for one in known if one["name"] == container), {})
-    reason = (state.get("waiting") or {}).get("reason") or "ContainerCreating"
-    return f'container "{container}" in pod "{name}" is waiting to start: {reason}'

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import trainop
 from trainop.local import KUBERNETES
+from trainop.local.node.devices import GPU
 from trainop.local.node.pods.service_account import EXPOSED_ADDRESS, SERVICE_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import NetworkMode
@@ -57,13 +58,21 @@ def describe_network(mode: NetworkMode, why: str) -> str:
     return f"pods share the network of this machine, each with its own loopback address ({why})"
 
 
-def allocatable() -> dict[str, str]:
-    """Capacity of this machine as Kubernetes quantities."""
+def allocatable(directory: Path, gpus: int) -> dict[str, str]:
+    """Capacity of this machine as Kubernetes quantities; the storage is that of the disk with `directory`."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": str(os.cpu_count() or 1), "memory": f"{memory // 1024}Ki", "pods": "1000"}
+    found = {
+        "cpu": str(os.cpu_count() or 1),
+        "ephemeral-storage": f"{shutil.disk_usage(directory).total // 1024}Ki",
+        "memory": f"{memory // 1024}Ki",
+        "pods": "1000",
+    }
+    return found | ({GPU: str(gpus)} if gpus else {})
 
 
-def node_object(name: str, mode: NetworkMode, why: str, address: str, now: datetime) -> Json:
+def node_object(
+    name: str, mode: NetworkMode, why: str, address: str, *, capacity: Mapping[str, str], now: datetime
+) -> Json:
     """The Node object with its status; `address` becomes the InternalIP."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     system = platform.system().lower()
@@ -96,8 +105,8 @@ def node_object(name: str, mode: NetworkMode, why: str, address: str, now: datet
         "spec": {},
         "status": {
             "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
-            "capacity": allocatable(),
-            "allocatable": allocatable(),
+            "capacity": {**capacity},
+            "allocatable": {**capacity},
             "conditions": [ready],
             "nodeInfo": info,
         },
@@ -110,7 +119,9 @@ async def register(client: Client, node: Json) -> None:
     try:
         await client.create(NODES, node)
     except AlreadyExistsError:
-        await client.patch(NODES, name, None, {"metadata": node["metadata"]})
+        before = (await client.patch(NODES, name, None, {"metadata": node["metadata"]})).get("status") or {}
+        for field in ("capacity", "allocatable"):  # devices that are gone
+            node["status"][field] = dict.fromkeys(before.get(field) or ()) | node["status"][field]
     await client.patch(NODES, name, None, {"status": node["status"]}, subresource="status")
 
 

@@ -318,20 +318,21 @@ class Container:
         Variables from `fieldRef` and `_IDENTITY` are not rewritten: they hold the pod's identity.
         """
         pod, context = self._pod.obj, self._context
-        mounts = self._pod.mounts(self.spec, environment)
-        mounts.append(Mount(self.spec.get("terminationMessagePath") or TERMINATION_LOG, str(termination_log)))
-        directory = self.spec.get("workingDir") or context.working_directory
+        message_path = self.spec.get("terminationMessagePath") or TERMINATION_LOG
+        mounts = [*self._pod.mounts(self.spec, environment), Mount(message_path, str(termination_log))]
         hostname = pod["spec"].get("hostname") or pod["metadata"]["name"]
         own = {"HOSTNAME": hostname[:63], **self._pod.variables, **environment}
+        own |= context.devices.variables(pod["metadata"]["uid"], self.spec["name"], environment)
         if context.runtime.network == "addresses":
             own[POD_UID] = pod["metadata"]["uid"]
+        directory = self.spec.get("workingDir") or context.working_directory
         command = Command(argv, {**context.environment, **own}, directory, mounts)
         if context.runtime.network == "addresses":
             address_of = context.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
-            downward_names = [
+            downward = [
                 one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef")
             ]
-            command = rewrite_command(command, address_of, {*_IDENTITY, *downward_names})
+            command = rewrite_command(command, address_of, {*_IDENTITY, *downward})
         return command
 
     async def _wait_without_command(self) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from trainop.local.node.devices import Devices
 from trainop.local.node.network.addresses import AddressOf
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import LogCopy, RunLog
@@ -109,6 +110,7 @@ class NodeContext:
     working_directory: str
     allocatable: dict[str, str]
     service_accounts: ServiceAccounts
+    devices: Devices
     common_mounts: Sequence[Mount]
     """Mounts that every container has in addition to its volumes."""
     address_of: Callable[[str, Json], AddressOf]

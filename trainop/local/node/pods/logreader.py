@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainop.local.node.pods.logs import RECORD, RunLog
+from trainop.runtime import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CHUNK = 256 * 1024
@@ -150,3 +151,18 @@ def last_lines(log: RunLog, lines: int, size: int) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         found = file.read(size).splitlines(keepends=True)
     return b"".join(found[-lines:]).decode(errors="replace")
+
+
+def explain_missing_log(pod: Json, container: str, *, previous: bool) -> str:
+    """Why a container has no log, in kubelet's words."""
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    names = [one["name"] for one in [*(spec.get("initContainers") or ()), *spec["containers"]]]
+    if container not in names:
+        return f"container {container} is not valid for pod {name}"
+    if previous:
+        return f'previous terminated container "{container}" in pod "{name}" not found'
+    status = pod.get("status") or {}
+    known = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    state: Json = next((one["state"] for one in known if one["name"] == container), {})
+    reason = (state.get("waiting") or {}).get("reason") or "ContainerCreating"
+    return f'container "{container}" in pod "{name}" is waiting to start: {reason}'

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from trainop.local.node.devices import DeviceError
 from trainop.local.node.network.names import hosts_file, resolver_file
 from trainop.local.node.pods.container import Container
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
@@ -137,6 +138,7 @@ class Pod:
                     renewal.cancel()
         finally:
             self._kill()
+            self._context.devices.release(self.obj["metadata"]["uid"])
         await self._tear_down()
 
     def mounts(self, container: Json, environment: dict[str, str]) -> list[Mount]:
@@ -209,8 +211,11 @@ class Pod:
         delay = self._context.timing.retry_initial
         while not self._stop.is_set:
             try:
+                self._context.devices.allocate(self.obj["metadata"]["uid"], self.obj["spec"])
                 await self._write_volumes()
                 await self._open_sandbox()
+            except DeviceError as error:
+                self._context.record_event(self.obj, "Warning", "UnexpectedAdmissionError", str(error))
             except VolumeError as error:
                 self._context.record_event(self.obj, "Warning", "FailedMount", str(error))
             except (SandboxError, OSError) as error:

@@ -1,7 +1,7 @@
-"""The pod manager: binds unscheduled pods to this node and runs one pod worker per pod assigned to it.
+"""The pod manager: runs one pod worker per pod assigned to this node.
 
 It is the event handler of the pod informer, so its methods must not block; API writes run as tasks. Corresponds to
-kubelet's pod manager and pod workers together with a scheduler for one node.
+kubelet's pod manager and pod workers.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import shutil
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 
-import msgspec
-
 from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.pods.context import NodeContext
 from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.status import ContainerState, PodState, Terminated, pod_status
-from trainop.local.node.pods.worker import PodWorker, complete_deletion, retry_api_call, write_status
+from trainop.local.node.pods.worker import PodWorker, complete_deletion, write_status
 from trainop.local.node.sandbox.sandbox import ContainerProcess
-from trainop.runtime import PODS, Json, Key, ObjectReference, Recorder, Unstructured
-from trainop.runtime.lowlevel import Request, parse_timestamp
+from trainop.runtime import Json, Key, Unstructured
+from trainop.runtime.lowlevel import parse_timestamp
 
 NODE_LOST = ("NodeLost", "the node stopped while the pod ran, and its processes ended with it")
 
@@ -31,19 +29,16 @@ _LOST_EXIT_CODE = 137
 class PodManager:
     """Informer handler for pods; keeps one `PodWorker` per running pod, by UID."""
 
-    def __init__(
-        self, context: NodeContext, node: str, host_ip: str, addresses: AddressAllocator, scheduler: Recorder
-    ) -> None:
+    def __init__(self, context: NodeContext, node: str, host_ip: str, addresses: AddressAllocator) -> None:
         self._context = context
         self._node = node
         self._host_ip = host_ip
         self._addresses = addresses
-        self._scheduler = scheduler
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: dict[str, PodWorker] = {}
         self._shutting_down = False
         self._in_flight: set[str] = set()
-        """UIDs of pods without a worker that have a pending API write: binding, failed status or deletion."""
+        """UIDs of pods without a worker that have a pending API write: failed status or deletion."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every pod event; in mode `addresses` the agent then publishes the ready addresses."""
 
@@ -105,7 +100,7 @@ class PodManager:
             await worker.ended.wait()
 
     def _sync(self, pod: Json, *, initial: bool) -> None:
-        """Reacts to an added or updated pod: updates its worker, binds it, or starts it."""
+        """Reacts to an added or updated pod: updates its worker, or starts it if it has this node."""
         meta, spec = pod["metadata"], pod["spec"]
         finished = (pod.get("status") or {}).get("phase") in _FINISHED
         worker = self._workers.get(meta["uid"])
@@ -114,10 +109,7 @@ class PodManager:
                 self._spawn(worker.refresh())
         elif self._shutting_down:
             return
-        elif not spec.get("nodeName"):
-            if not (finished or meta.get("deletionTimestamp") or spec.get("schedulingGates")):
-                self._spawn_once(meta["uid"], self._bind(pod))
-        elif spec["nodeName"] == self._node:
+        elif spec.get("nodeName") == self._node:
             self._sync_assigned(pod, finished=finished, initial=initial)
         self.on_change()
 
@@ -147,22 +139,6 @@ class PodManager:
             del self._workers[pod["metadata"]["uid"]]
             self._addresses.release(worker.placement.pod_ip)
         self._remove_data(pod)
-
-    async def _bind(self, pod: Json) -> None:
-        """Schedules the pod: with one node, binds it to this one."""
-        meta = pod["metadata"]
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": self._node},
-        }
-        path = PODS.path(meta["namespace"], meta["name"], "binding")
-        request = Request("POST", path, body=msgspec.json.encode(binding))
-        if await retry_api_call(lambda: self._context.client.request(request), self._context.clock):
-            reference = ObjectReference("v1", "Pod", meta["namespace"], meta["name"], meta["uid"])
-            message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {self._node}"
-            self._scheduler.event(reference, "Normal", "Scheduled", message)
 
     async def _fail_lost(self, pod: Json) -> None:
         """Fails a pod that was running when an earlier instance of this node stopped."""

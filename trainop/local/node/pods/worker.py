@@ -7,9 +7,6 @@ requested, it completes the deletion. Uses `pod.Pod` for the processes and `stat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-
-import structlog
 
 from trainop.local.node.pods.context import NodeContext
 from trainop.local.node.pods.environment import Placement, Reference
@@ -17,33 +14,8 @@ from trainop.local.node.pods.pod import DEFAULT_GRACE_PERIOD, SHUTDOWN, Pod
 from trainop.local.node.pods.status import pod_status
 from trainop.local.node.pods.volumes import shows_fields, volume_references
 from trainop.local.node.sandbox.sandbox import ContainerProcess
-from trainop.runtime import PODS, ApiError, Clock, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
-
-_FIRST_RETRY, _LAST_RETRY = 0.2, 10.0
-
-log = structlog.get_logger(__name__)
-
-
-async def retry_api_call(action: Callable[[], Awaitable[object]], clock: Clock) -> bool:
-    """Calls `action` with back-off until it succeeds (True) or fails permanently (False).
-
-    Permanent errors are NotFound, Conflict (the pod was deleted or replaced), Invalid and Forbidden.
-    """
-    delay = _FIRST_RETRY
-    while True:
-        try:
-            await action()
-        except (NotFoundError, ConflictError):
-            return False  # the pod was deleted, or replaced by another of the same name
-        except (InvalidError, ForbiddenError) as error:
-            log.warning("write rejected", error=str(error))
-            return False
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            log.warning("write failed", error=str(error), retry_in=delay)
-        else:
-            return True
-        await clock.sleep(delay)
-        delay = min(2 * delay, _LAST_RETRY)
+from trainop.local.retries import retry_api_call
+from trainop.runtime import PODS, Json
 
 
 async def complete_deletion(context: NodeContext, pod: Json) -> None:

@@ -1,0 +1,1 @@
+"""The scheduler of a cluster with one node."""
