@@ -18,13 +18,15 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
 from trainop.engine.durations import parse_duration
 from trainop.local.cluster import ClusterOptions
+from trainop.local.gpus import find_gpus
+from trainop.local.scheduler.filters import Leniency
 from trainop.run.detached import attached, run_detached
 from trainop.run.documents import BadInputError, Document, to_yaml
 from trainop.run.interrupts import Interrupts
@@ -32,6 +34,8 @@ from trainop.run.output import THREAD, Terminal
 from trainop.run.script import GIVEN, ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _NETWORK = click.option(
     "--network",
@@ -47,12 +51,26 @@ _DIRECTORY = click.option(
 _PORT = click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Port of the API server. Default: a free one."
 )
+_ALLOW_CPU = click.option(
+    "--allow-cpu",
+    is_flag=True,
+    help="Run pods that request more GPUs, or other devices, than this machine has, without any.",
+)
 _PROGRESS = click.option(
     "--progress",
     is_flag=True,
     help="The pods of all jobs can report progress, but for those with the annotation "
     'trainop.kubeflow.org/progress: "false". Otherwise, those of jobs whose annotation is "true".',
 )
+
+
+def _overcommit(*, default: bool) -> Callable[[F], F]:
+    return click.option(
+        "--overcommit/--no-overcommit",
+        default=default,
+        show_default=True,
+        help="Give the node to pods whose requests of CPU and memory exceed this machine; otherwise they wait.",
+    )
 
 
 def _read_duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
@@ -85,6 +103,8 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; `trainop attach` follows it.")
 @_PROGRESS
+@_ALLOW_CPU
+@_overcommit(default=True)
 @_NETWORK
 @_DIRECTORY
 @_PORT
@@ -96,9 +116,6 @@ def run_command(
     *,
     as_yaml: bool,
     detach: bool,
-    data: Path | None,
-    network: Any,
-    port: int,
     **options: Any,
 ) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
@@ -110,6 +127,8 @@ def run_command(
     as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
     finished in an earlier run is run again, and an unfinished one continues.
 
+    A pod waits while the GPUs that it requests are in use; a request that this machine can never satisfy is refused.
+
     A run is kept under its name, such as train-1: trainop ps lists runs, and logs, why, describe, stacks, attach, stop
     and rerun take the name.
 
@@ -117,11 +136,12 @@ def run_command(
     """
 
     session = {name: options.pop(name) for name in ("keep", "start_timeout", "silent_after", "progress")}
-    cluster = _cluster(data=data, network=network, port=port)
+    of_cluster = {name: options.pop(name) for name in ("data", "network", "port", "allow_cpu", "overcommit")}
     session["command"] = attached(ctx.meta[GIVEN])
 
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
-        documents, every_replica = _find_documents(files, options, as_yaml)
+        cluster = _cluster(**of_cluster)
+        documents, every_replica = _find_documents(files, options, as_yaml, len(cluster.gpus or ()))
         session["every_replica"] = every_replica
         return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
 
@@ -130,10 +150,13 @@ def run_command(
     sys.exit(_run(start))
 
 
-def _find_documents(files: Sequence[str], options: dict[str, Any], as_yaml: bool) -> tuple[Sequence[Document], bool]:
+def _find_documents(
+    files: Sequence[str], options: dict[str, Any], as_yaml: bool, gpus: int
+) -> tuple[Sequence[Document], bool]:
     """The objects to run, and whether every replica has to end. With `as_yaml` prints them, and exits. Raises
     `BadInputError`."""
-    documents, script = find_documents(files, options)
+    given = options.get("gpus") is not None
+    documents, script = find_documents(files, options, 0 if as_yaml else gpus)
     if script is None:
         if as_yaml:
             raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
@@ -143,6 +166,9 @@ def _find_documents(files: Sequence[str], options: dict[str, Any], as_yaml: bool
         sys.exit(0)
     if script.image:
         raise BadInputError("--image is for a cluster, with --yaml or trainop submit; here images are not used")
+    if gpus and not (script.gpus or given):
+        few = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} for {script.replicas} replicas"
+        click.echo(f"trainop: {few}: they run without; with --gpus 1 some wait until others have ended", err=True)
     return documents, script.all_end
 
 
@@ -150,6 +176,8 @@ def _find_documents(files: Sequence[str], options: dict[str, Any], as_yaml: bool
 @click.option("--no-operator", is_flag=True, help="Start only API server and node, to run another operator.")
 @click.option("--di-server", is_flag=True, help="Also run di-server, which DIJobs ask for their replicas.")
 @_PROGRESS
+@_ALLOW_CPU
+@_overcommit(default=False)
 @_NETWORK
 @_DIRECTORY
 @_PORT
@@ -170,8 +198,14 @@ def cluster_command(no_operator: bool, di_server: bool, progress: bool, **option
     sys.exit(_run(start))
 
 
-def _cluster(*, data: Path | None, network: Any, port: int) -> ClusterOptions:
-    return ClusterOptions(directory=data, network=network, port=port)
+def _cluster(*, data: Path | None, network: Any, port: int, allow_cpu: bool, overcommit: bool) -> ClusterOptions:
+    """Raises `BadInputError` for an invalid inventory of GPUs."""
+    leniency = Leniency(overcommit=overcommit, allow_cpu=allow_cpu)
+    try:
+        gpus = find_gpus(os.environ)
+    except OSError as error:
+        raise BadInputError(str(error)) from error
+    return ClusterOptions(directory=data, network=network, port=port, gpus=gpus, leniency=leniency)
 
 
 def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ KINDS: dict[str, Framework | None] = {
 }
 """What `--kind` accepts."""
 
+GPU = "nvidia.com/gpu"
 LOCAL_IMAGE = "python:3"
 """Stands where images are not used."""
 FOLDER = "/script"
@@ -64,6 +65,8 @@ class Script:
     nnodes: int | None = None
     nproc_per_node: str | None = None
     max_restarts: int = 0
+    gpus: int | None = None
+    """Of each replica; None if not given."""
     image: str = ""
     """Of a cluster; empty: the job runs here."""
 
@@ -111,6 +114,9 @@ def script_options(command: F) -> F:
         click.option("--nnodes", type=click.IntRange(min=1), help="Replicas that run torchrun. Default: 1."),
         click.option("--nproc-per-node", metavar="N|auto|cpu|gpu", help="Processes that each torchrun starts."),
         click.option("--max-restarts", type=click.IntRange(min=0), help="After so many restarts the job fails."),
+        click.option(
+            "--gpus", type=click.IntRange(min=0), help="GPUs of each replica. Default: an equal share of all."
+        ),
         click.option("--image", help="The image for a cluster, with --yaml. The script comes with a ConfigMap."),
         click.option("--module", "-m", help="Run this module, as python -m; all arguments are its own."),
     ):
@@ -118,10 +124,15 @@ def script_options(command: F) -> F:
     return command
 
 
-def find_documents(paths: Sequence[str], options: dict[str, Any]) -> tuple[list[Document], Script | None]:
-    """The objects in manifests; or those of a script, and the script. Raises `BadInputError`."""
+def find_documents(
+    paths: Sequence[str], options: dict[str, Any], gpus: int = 0
+) -> tuple[list[Document], Script | None]:
+    """The objects in manifests; or those of a script, and the script. `gpus` is the number that its replicas share
+    unless the user said how many each has. Raises `BadInputError`."""
     script = _find_script(paths, options)
     if script is not None:
+        if script.gpus is None:
+            script = replace(script, gpus=gpus // script.replicas)
         return from_objects(make_objects(script), f"the job of {script.target}"), script
     if not paths:
         raise click.UsageError("Missing argument 'FILES...': manifests, or a Python script")
@@ -225,7 +236,7 @@ def _job(script: Script, framework: Framework) -> Json:
 def _mpi_job(script: Script) -> Json:
     command = ["mpirun", "-n", str(script.replicas), *_command(script)]
     policy = "OnFailure" if script.max_restarts else "Never"
-    launcher = _template(script, MPI, command)
+    launcher = _template(replace(script, gpus=0), MPI, command)
     if not script.image:
         _mount(launcher, _SSH, f"{script.job_name}-{_SSH}", "/etc/ssh/ssh_config.d")
     roles = {
@@ -261,6 +272,8 @@ def _template(script: Script, container_name: str, command: list[str]) -> Json:
     container: Json = {"name": container_name, "image": script.image or LOCAL_IMAGE}
     if command:
         container |= {"command": command}
+    if script.gpus:
+        container |= {"resources": {"limits": {GPU: script.gpus}}}
     if command and (environment := _environment(script)):
         container |= {"env": [{"name": name, "value": value} for name, value in environment.items()]}
     spec: Json = {"containers": [container]}

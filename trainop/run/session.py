@@ -33,6 +33,7 @@ from trainop.run.interrupts import Interrupts
 from trainop.run.keeping import Keeping, kept_run
 from trainop.run.output import Output
 from trainop.run.rerun import delete_finished
+from trainop.run.room import check_room
 from trainop.run.saved_logs import saved_logs
 from trainop.run.screen import JobView, Screen
 from trainop.run.silence import DEFAULT_SILENCE, SilenceWatch, local_dump
@@ -57,13 +58,15 @@ async def run_documents(
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
-    Raises `BadInputError` for invalid objects before anything is started. `start_timeout` in seconds: a job without a
-    started container by then counts as failed; 0 disables the timeout. `silent_after` in seconds: the stacks of a
-    running job that printed nothing for that long are shown; 0 disables that. `progress`: all jobs can report theirs.
-    `every_replica`: see `Follower`. `command`: the arguments of the command; the run is kept with them. `ready` gets
-    the name of the run once its jobs are created; it is needed for a run in the background, which has to be kept.
+    Raises `BadInputError` for invalid objects, and for pods for which this machine has no room, before anything is
+    started. `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the
+    timeout. `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0
+    disables that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of
+    the command; the run is kept with them. `ready` gets the name of the run once its jobs are created; it is needed for
+    a run in the background, which has to be kept.
     """
     jobs = find_jobs(documents)
+    check_room(jobs, options, _print_status)
     interrupts = interrupts or Interrupts()
     follow = partial(_follow, data=options.directory, start_timeout=start_timeout, silent_after=silent_after)
     with kept_run(command, jobs, interrupts, _print_status) as kept:

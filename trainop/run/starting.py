@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 
+from trainop.local.scheduler.filters import AWAITED
 from trainop.run.screen import JobView, Replica
 from trainop.runtime import Clock
 
@@ -25,7 +26,7 @@ class StartWatch:
 
     async def run(self, jobs: Callable[[], Sequence[JobView]], on_timeout: Callable[[JobView, str], None]) -> None:
         """Checks the unfinished `jobs` until cancelled. Calls `on_timeout` with each job that did not start in time,
-        and the reason."""
+        and the reason, unless its pods wait for the end of others."""
         started_at = self._clock.monotonic()
         for pause in chain(_NOTE_INTERVALS, repeat(_LAST_INTERVAL)):
             waited = self._clock.monotonic() - started_at
@@ -35,7 +36,7 @@ class StartWatch:
             over = bool(self._timeout) and waited >= self._timeout
             for job in jobs():
                 reasons = list(describe_waiting(job))
-                if over and not job.started:
+                if over and not job.started and not _is_queued(job):
                     why = "; ".join(reasons) or "no reason is known"
                     on_timeout(job, f"{job.kind} {job.name} has not started within {self._timeout:g} s: {why}")
                 else:
@@ -56,6 +57,11 @@ def describe_waiting(job: JobView) -> Iterator[str]:
     for reason, names in waiting.items():
         others = f" and {len(names) - 1} more wait" if len(names) > 1 else " waits"
         yield f"{names[0]}{others}: {reason}"
+
+
+def _is_queued(job: JobView) -> bool:
+    """Whether its pods wait for room that other pods have."""
+    return any(AWAITED in replica.warning for replica in _unstarted(job.replicas.values()))
 
 
 def _unstarted(replicas: Iterable[Replica]) -> Iterator[Replica]:

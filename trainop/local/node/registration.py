@@ -93,10 +93,7 @@ def node_object(
         "osImage": platform.platform(),
         "containerRuntimeVersion": f"host://{trainop.__version__}-{mode}",
         "kubeletVersion": f"{KUBERNETES}-trainop-{trainop.__version__}",
-        "kubeProxyVersion": "",
-        "machineID": "",
-        "systemUUID": "",
-        "bootID": "",
+        **dict.fromkeys(("kubeProxyVersion", "machineID", "systemUUID", "bootID"), ""),
     }
     return {
         "apiVersion": "v1",

@@ -23,7 +23,8 @@ PODS = "pods"
 _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _NO_NODE = "no nodes available to schedule pods"
 _UNHELPFUL = "Preemption is not helpful for scheduling."
-_NO_VICTIMS = "No preemption victims found for incoming pod."
+AWAITED = "No preemption victims found for incoming pod."
+"""What the message of a pod contains for which there is room when others have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +32,23 @@ class Leniency:
     """Which requests do not count."""
 
     overcommit: bool = False
-    """CPU, memory and ephemeral storage."""
+    """CPU, memory, huge pages and ephemeral storage."""
     allow_cpu: bool = False
     """Extended resources, such as GPUs, of which the node has fewer than the pod requests."""
 
 
 STRICT = Leniency()
 _SHARED = {"cpu", "memory", "ephemeral-storage"}
-"""What a machine can promise to more pods than it has room for."""
 
 
 def is_extended(name: str) -> bool:
     """Whether a resource is one of a vendor (`pkg/apis/core/v1/helper/helpers.go`, `IsExtendedResourceName`)."""
     return "/" in name and "kubernetes.io/" not in name
+
+
+def is_shared(name: str) -> bool:
+    """Whether processes share the resource if they request more of it than there is."""
+    return name in _SHARED or name.startswith("hugepages-")
 
 
 def requested(spec: Json) -> Amounts:
@@ -56,7 +61,7 @@ def counted(amounts: Amounts, node: Json, leniency: Leniency) -> Amounts:
     return {
         name: amount
         for name, amount in amounts.items()
-        if not (leniency.overcommit and name in _SHARED)
+        if not (leniency.overcommit and is_shared(name))
         and not (leniency.allow_cpu and is_extended(name) and amount > capacity(node, name))
     }
 
@@ -72,7 +77,7 @@ def find_obstacle(spec: Json, amounts: Amounts, node: Json | None, used: Mapping
     if not reasons:
         return ""
     joined = ", ".join(sorted(f"1 {reason}" for reason in reasons))
-    preemption = _UNHELPFUL if hopeless else _NO_VICTIMS
+    preemption = _UNHELPFUL if hopeless else AWAITED
     return f"0/1 nodes are available: {joined}. preemption: 0/1 nodes are available: 1 {preemption}"
 
 

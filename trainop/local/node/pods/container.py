@@ -329,10 +329,8 @@ class Container:
         command = Command(argv, {**context.environment, **own}, directory, mounts)
         if context.runtime.network == "addresses":
             address_of = context.address_of(pod["metadata"].get("namespace", ""), pod["metadata"])
-            downward = [
-                one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef")
-            ]
-            command = rewrite_command(command, address_of, {*_IDENTITY, *downward})
+            fields = (one["name"] for one in self.spec.get("env") or () if (one.get("valueFrom") or {}).get("fieldRef"))
+            command = rewrite_command(command, address_of, {*_IDENTITY, *fields})
         return command
 
     async def _wait_without_command(self) -> None:
