@@ -58,12 +58,11 @@ async def run_documents(
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
-    Raises `BadInputError` for invalid objects, and for pods for which this machine has no room, before anything is
-    started. `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the
-    timeout. `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0
-    disables that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of
-    the command; the run is kept with them. `ready` gets the name of the run once its jobs are created; it is needed for
-    a run in the background, which has to be kept.
+    Raises `BadInputError` for invalid objects, and pods for which this machine has no room, before anything is started.
+    `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
+    `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0 disables
+    that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of the
+    command, with which the run is kept. `ready` gets the name of the run, which must be kept, once its jobs are created.
     """
     jobs = find_jobs(documents)
     check_room(jobs, options, _print_status)
