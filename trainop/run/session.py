@@ -62,7 +62,7 @@ async def run_documents(
     `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
     `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0 disables
     that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of the
-    command, with which the run is kept. `ready` gets the name of the run, which must be kept, once its jobs are created.
+    command, with which the run is kept. `ready` gets the name of the run, which must be kept, once its jobs exist.
     """
     jobs = find_jobs(documents)
     check_room(jobs, options, _print_status)
