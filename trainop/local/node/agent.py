@@ -45,6 +45,7 @@ from trainop.local.node.pods.service_account import (
     ServiceAccounts,
 )
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
+from trainop.local.node.sandbox.memory import MemoryLimits
 from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
 from trainop.local.node.sandbox.usage import Usage
 from trainop.local.retries import retry_api_call
@@ -247,6 +248,7 @@ class Node:
             working_directory=str(Path.cwd()),
             allocatable=registration.allocatable(self._directory, len(self._options.gpus)),
             service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
+            memory=MemoryLimits.find(),
             devices=Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu),
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,

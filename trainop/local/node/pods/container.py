@@ -10,7 +10,6 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -24,20 +23,20 @@ from trainop.local.node.pods.environment import (
     Placement,
     command_line,
     container_environment,
+    memory_limit,
     references,
 )
-from trainop.local.node.pods.logreader import last_lines
+from trainop.local.node.pods.logreader import termination_message
 from trainop.local.node.pods.logs import LogCollector, RunLog
 from trainop.local.node.pods.probes import ProbeManager
 from trainop.local.node.pods.status import RESETTING, ContainerState, Running, Terminated, Waiting, restarts_all
 from trainop.local.node.pods.stopping import StopSignal
 from trainop.local.node.pods.volumes import VolumeError
 from trainop.local.node.sandbox.filesystem import TERMINATION_LOG, Mount
+from trainop.local.node.sandbox.memory import MemoryGroup
 from trainop.local.node.sandbox.sandbox import CANNOT_START, Command, ContainerProcess, Exit, SandboxError
 from trainop.runtime import ApiError, Json
 
-_MESSAGE_SIZE = 4096
-_FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
 _LOG_DRAIN_TIMEOUT = 2.0  # seconds to wait for end-of-file on the log pipes after the container has exited
 
 _IDENTITY = ("HOSTNAME", "KUBERNETES_POD_NAME")
@@ -197,7 +196,7 @@ class Container:
         created = self._context.now()
         container_id = self._container_id()
         self._runs += 1
-        self._report_unused_image()
+        self._report_ignored()
         try:
             exit_status = await self._execute(launch, container_id)
             await asyncio.wait({launch.collector.done}, timeout=_LOG_DRAIN_TIMEOUT)
@@ -231,9 +230,13 @@ class Container:
     async def _execute(self, launch: Launch, container_id: str) -> Exit:
         """Starts the process, and runs its probes and waits for termination requests until it has ended."""
         uid = self._pod.obj["metadata"]["uid"]
+        group = MemoryGroup()
         try:
-            process = await self._context.runtime.start_container(uid, launch.command, *launch.outputs)
-        except SandboxError as error:
+            group = self._context.memory.open(memory_limit(self.spec))
+            command = replace(launch.command, group=group.path)
+            process = await self._context.runtime.start_container(uid, command, *launch.outputs)
+        except OSError as error:
+            group.close()
             return Exit(CANNOT_START, str(error))
         finally:
             for fd in launch.outputs:
@@ -250,8 +253,9 @@ class Container:
                     await asyncio.wait({process.ended})
                     for task in watchers:
                         task.cancel()
-            return await process.ended
+            return replace(await process.ended, out_of_memory=group.close())
         finally:
+            group.close()
             process.abandon()
             self._process = None
 
@@ -373,17 +377,14 @@ class Container:
         if exit_status.start_error:
             reason = "StartError" if exit_status.code == CANNOT_START else "ContainerCannotRun"
             return Terminated(exit_status.code, reason, started, now, exit_status.start_error, container_id)
-        message = ""
-        with suppress(OSError):  # the container may have deleted or replaced the file
-            message = private_files.read_start(launch.termination_log, _MESSAGE_SIZE).decode(errors="replace")
-        if not message and exit_status.code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-            message = last_lines(launch.log, _FALLBACK_LINES, _FALLBACK_SIZE)
-        return Terminated(
-            exit_status.code, "Error" if exit_status.code else "Completed", started, now, message, container_id
-        )
+        fall_back = bool(exit_status.code) and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        message = termination_message(launch.termination_log, launch.log if fall_back else None)
+        return Terminated(exit_status.code, exit_status.reason, started, now, message, container_id)
 
-    def _report_unused_image(self) -> None:
-        """Records the event ImageNotUsed, once per container."""
+    def _report_ignored(self) -> None:
+        """Records that the image is not used, once per container, and a memory limit not enforced, once per node."""
+        if why := self._context.memory.unenforced(memory_limit(self.spec)):
+            self._context.record_event(self._pod.obj, "Warning", "MemoryLimitNotEnforced", why, self.spec)
         if not self._unused_image_reported and self.spec.get("image"):
             self._unused_image_reported = True
             message = f'Image "{self.spec["image"]}" is not used: the container runs in the environment of this machine'

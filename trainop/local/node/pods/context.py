@@ -18,6 +18,7 @@ from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import LogCopy, RunLog
 from trainop.local.node.pods.service_account import ServiceAccounts
 from trainop.local.node.sandbox.filesystem import Mount
+from trainop.local.node.sandbox.memory import MemoryLimits
 from trainop.local.node.sandbox.sandbox import ContainerRuntime
 from trainop.runtime import CONFIG_MAPS, SECRETS, Client, Clock, Json, NotFoundError, ObjectReference, Recorder
 
@@ -111,6 +112,7 @@ class NodeContext:
     allocatable: dict[str, str]
     service_accounts: ServiceAccounts
     devices: Devices
+    memory: MemoryLimits
     common_mounts: Sequence[Mount]
     """Mounts that every container has in addition to its volumes."""
     address_of: Callable[[str, Json], AddressOf]

@@ -201,6 +201,11 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+def memory_limit(container: Json) -> int:
+    """In bytes; 0: none."""
+    return int(exact_amount(((container.get("resources") or {}).get("limits") or {}).get("memory") or 0))
+
+
 def resource_field(pod: Json, ref: Json, placement: Placement, default: Json | None = None) -> str:
     """A container's request or limit divided by `divisor` and rounded up, for `resourceFieldRef`.
 

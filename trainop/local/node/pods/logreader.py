@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+from trainop.local import private_files
 from trainop.local.node.pods.logs import RECORD, RunLog
 from trainop.runtime import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CHUNK = 256 * 1024
+_MESSAGE_SIZE = 4096
+_FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,14 @@ def last_lines(log: RunLog, lines: int, size: int) -> str:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         found = file.read(size).splitlines(keepends=True)
     return b"".join(found[-lines:]).decode(errors="replace")
+
+
+def termination_message(path: Path, fallback: RunLog | None) -> str:
+    """The beginning of what a container wrote to its `terminationMessagePath`, or else the end of its log."""
+    message = ""
+    with suppress(OSError):  # the container may have deleted or replaced the file
+        message = private_files.read_start(path, _MESSAGE_SIZE).decode(errors="replace")
+    return message if message or fallback is None else last_lines(fallback, _FALLBACK_LINES, _FALLBACK_SIZE)
 
 
 def explain_missing_log(pod: Json, container: str, *, previous: bool) -> str:

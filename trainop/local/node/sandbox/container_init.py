@@ -28,10 +28,11 @@ import termios
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainop.local.node.sandbox import processes
+from trainop.local.node.sandbox import memory, processes
 from trainop.local.node.sandbox.channel import Channel, Message, wait_readable
 
 NOT_FOUND = 127
@@ -49,6 +50,8 @@ class ContainerInit:
     directory: str
     hidden: dict[str, str] = field(default_factory=dict)
     """The working directory or the command if a volume hides it, with the mount point."""
+    group: str = ""
+    """The control group of its commands, if they have one; the init itself stays outside."""
     _main: int = 0
     _code: int | None = None
     _execs: dict[int, int] = field(default_factory=dict)
@@ -88,7 +91,7 @@ class ContainerInit:
             stdout=output,
             stderr=errors,
             start_new_session=True,
-            preexec_fn=_take_terminal if tty else None,  # noqa: PLW1509  # this process is single-threaded
+            preexec_fn=partial(_enter, self.group, tty) if tty or self.group else None,  # noqa: PLW1509  # no threads here
         )
         process.returncode = 0  # reaped by `_reap`: Popen must not call wait(2) for it
         return process.pid
@@ -169,9 +172,13 @@ class ContainerInit:
                 self._code = code if code >= 0 else 128 - code
 
 
-def _take_terminal() -> None:
-    """Makes stdin the controlling terminal of the calling process, which leads a new session."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+def _enter(group: str, tty: bool) -> None:
+    """In the child, before its command: joins the control group, and with `tty` makes stdin the controlling terminal of
+    its session, which it leads."""
+    if group:
+        memory.join(group)
+    if tty:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def locate_needed(argv: Sequence[str], environment: Mapping[str, str], directory: str) -> dict[str, str]:

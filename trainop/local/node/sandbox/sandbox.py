@@ -40,6 +40,8 @@ class Command:
     environment: dict[str, str]
     directory: str
     mounts: Sequence[Mount] = ()
+    group: str = ""
+    """The control group that it joins, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,15 @@ class Exit:
 
     code: int
     start_error: str = ""
+    out_of_memory: bool = False
+    """Whether the kernel has killed one of its processes at its memory limit."""
+
+    @property
+    def reason(self) -> str:
+        """The reason of a command that was started, as container runtimes name it."""
+        if not self.code:
+            return "Completed"
+        return "OOMKilled" if self.out_of_memory else "Error"
 
 
 class Execution:
@@ -231,6 +242,7 @@ class ContainerRuntime:
             "env": command.environment,
             "cwd": command.directory,
             "mounts": [asdict(mount) for mount in command.mounts],
+            "group": command.group,
         }
         try:
             with remote:

@@ -7,7 +7,7 @@ request is then answered in order by {"reply": id}, with `error` if it failed:
 
     run-pod-sandbox    pod, hostname, address        creates the pod's namespaces
     stop-pod-sandbox   pod                           releases them
-    start              pod, argv, env, cwd, mounts; descriptors: channel, stdout, stderr
+    start              pod, argv, env, cwd, mounts, group; descriptors: channel, stdout, stderr
                                                      forks an init, which uses that channel
     socket             kind: tcp|tcp6|udp, address, port, pod
                                                      replies with a descriptor in the network of the hub, or of `pod`
@@ -152,7 +152,9 @@ class Supervisor:
         except OSError as error:
             report_start_failure(channel, str(error))
             return
-        init = ContainerInit(Channel(channel), message["argv"], message["env"], message["cwd"], hidden)
+        init = ContainerInit(
+            Channel(channel), message["argv"], message["env"], message["cwd"], hidden, message["group"]
+        )
         signal.signal(signal.SIGTERM, lambda *_: channel.shutdown(socket.SHUT_RD))
         init.run(output, errors)
 
