@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -35,6 +35,7 @@ LAZY = {
     "why": ("trainop.commands.why", "why_command", "Explain why a job does not run, or how it ended."),
     "describe": ("trainop.commands.describe", "describe_command", "Tell the story of a job as a timeline."),
     "stacks": ("trainop.commands.stacks", "stacks_command", "Show where the Python processes of a job stand."),
+    "ui": ("trainop.ui.command", "ui_command", "Serve a page about the jobs of a cluster, or a kept run."),
     "ps": ("trainop.commands.ps", "ps_command", "List the kept runs, and the jobs of a cluster."),
     "attach": ("trainop.commands.runs", "attach_command", "Follow a run in the background."),
     "stop": ("trainop.commands.runs", "stop_command", "Stop a run in the background."),
@@ -80,7 +81,14 @@ class _GoCommand(click.Command):
         return []
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def _page_of_run(*arguments: Any) -> Any:
+    """What `trainop run --ui` serves its page with: `trainop.run.page.Page`."""
+    from trainop.ui.serving import page_of_session  # noqa: PLC0415  # as LAZY
+
+    return page_of_session(*arguments)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "obj": _page_of_run})
 @click.version_option(__version__, prog_name="trainop")
 def cli() -> None:
     """A Kubernetes operator for v1 training jobs, and an embedded cluster to run them locally."""

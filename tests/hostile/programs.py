@@ -89,6 +89,7 @@ API = Server(
 )
 PROGRESS_PATH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/j/status"
 PROGRESS = Server("progress", True, DESCRIPTORS // 8, _post(PROGRESS_PATH, b"{}"), b'"code":403', PROGRESS_PATH)
+PAGE = Server("page", False, SMALL, _get("/"), b"<title>trainop</title>", "/stacks")
 DIJOBS = _webhooks("/validate-diengine-opendilab-org-v1alpha1-dijob")
 JOBS = _webhooks("/validate-kubeflow-org-v1-pytorchjob")
 
@@ -124,6 +125,7 @@ PROGRAMS = {
         "di-webhook", (PROBES, METRICS, DIJOBS), (*_PORTS, _WEBHOOKS, "--webhook-cert-dir=/nonexistent")
     ),
     "di-server": Program("di-server", (DI_SERVER,), ("--server-bind-address=127.0.0.1:{}",)),
+    "ui": Program("ui", (PAGE,), ("--port={}",)),
     "cluster": Program("cluster", (API,), ("--network=addresses", "--data={data}")),
 }
 ENDING = {
@@ -267,6 +269,7 @@ def running(program: Program, kubeconfig: Path, folder: Path) -> Iterator[Runnin
         "COLUMNS": "200",
         "NO_COLOR": "1",
     }
+    log.touch(mode=0o600)  # `trainop ui` prints a token
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*limits, sys.executable, "-m", *(program.module or ("trainop", program.command)), *flags],

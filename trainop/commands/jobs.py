@@ -7,7 +7,7 @@ A kept run is named as `RUN`, or `RUN/JOB` if it has several jobs. An option tha
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 
 import click
@@ -42,9 +42,14 @@ async def open_job(
             yield connection, await find_job(connection, text, cluster["namespace"] or connection.namespace)
         return
     chosen = _choose(run, run.record.jobs, job)
-    open_run = _read(run) if kept or run.state != "Running" or not run.kubeconfig.exists() else connect(run.kubeconfig)
-    async with open_run as connection:
+    async with open_run(run, kept=kept) as connection:
         yield connection, await find_job(connection, f"{chosen.kind}/{chosen.name}", chosen.namespace)
+
+
+def open_run(run: Run, *, kept: bool = False) -> AbstractAsyncContextManager[Connection]:
+    """Connects to the cluster of a run that lives; else, or if `kept`, to what its folder has."""
+    lives = not kept and run.state == "Running" and run.kubeconfig.exists()
+    return connect(run.kubeconfig) if lives else _read(run)
 
 
 def _choose(run: Run, jobs: list[JobName], name: str) -> JobName:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import click
 
@@ -134,17 +135,33 @@ def _read_since(text: str | None) -> float | None:
         ) from None
 
 
-class Logs:
-    """Prints the logs of one job."""
+class Sink(Protocol):
+    """Takes what the logs of a job have."""
 
-    def __init__(self, connection: Connection, target: Target, options: LogOptions) -> None:
+    def begin(self, failed: str, labels: Sequence[str]) -> None:
+        """`failed`: the replica that failed first, or empty."""
+        ...
+
+    def line(self, source: Source, line: Line) -> None: ...
+
+    def rest(self, text: str) -> None:
+        """A line that the status of the job kept."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something about the logs that is not in them."""
+        ...
+
+
+class Logs:
+    """Passes the logs of one job to `sink`."""
+
+    def __init__(self, connection: Connection, target: Target, options: LogOptions, sink: Sink | None = None) -> None:
         self._client = connection.client
         self._target = target
         self._options = options
-        self._terminal = sys.stdout.isatty()
-        self._failed = ""
-        """The name of the replica that failed first."""
-        self._width = 0
+        self._sink = sink or Printer(timestamps=options.timestamps)
+        self._say = self._sink.note
 
     async def show(self, *, follow: bool) -> int:
         """Returns the exit code: 1 if there is nothing to show."""
@@ -152,8 +169,7 @@ class Logs:
         if not replicas and not follow:
             return self._explain_absence()
         failed = self._failed_first(replicas)
-        self._failed = failed.name if failed else ""
-        self._width = max((len(source.label) for source in self._sources(replicas)), default=10)
+        self._sink.begin(failed.name if failed else "", [source.label for source in self._sources(replicas)])
         if follow:
             await self._follow()
             return 0
@@ -176,7 +192,7 @@ class Logs:
         if len(chosen) > most:
             chosen.sort(key=lambda each: (each.first_failure or "~", each.order))
             left = f"{len(chosen) - most} replicas are left out"
-            _say(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
+            self._say(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
         return chosen[:most]
 
     def _failed_first(self, replicas: Sequence[Replica]) -> Replica | None:
@@ -194,11 +210,11 @@ class Logs:
         failure = failure if isinstance(failure, dict) else {}
         lines = failure.get("log")
         if isinstance(lines, list) and lines:
-            _say(f"{self._target.title} has no pods any more; the last lines of {failure.get('pod')} are:")
+            self._say(f"{self._target.title} has no pods any more; the last lines of {failure.get('pod')} are:")
             for line in lines:
-                click.echo(printable(str(line)))
+                self._sink.rest(printable(str(line)))
             return 0
-        _say(f"{self._target.title} has no pods; see `kubectl describe` or the conditions of the job")
+        self._say(f"{self._target.title} has no pods; see `kubectl describe` or the conditions of the job")
         return 1
 
     def _sources(self, replicas: Iterable[Replica]) -> list[Source]:
@@ -208,18 +224,18 @@ class Logs:
             names = [each["name"] for each in replica.pod["spec"]["containers"]]
             name = self._options.container or names[0]
             if name not in names:
-                _say(f"{replica.pod_name} has no container {name}; it has: {', '.join(names)}")
+                self._say(f"{replica.pod_name} has no container {name}; it has: {', '.join(names)}")
                 continue
             status: Json = next((each for each in replica.statuses() if each.get("name") == name), {})
             found.append(Source(replica, name, printable(replica.name), status.get("restartCount", 0)))
         return found
 
     async def _show_failed(self, replica: Replica) -> None:
-        _say(f"{replica.name} failed first; its last lines:")
+        self._say(f"{replica.name} failed first; its last lines:")
         for source in self._sources([replica]):
             async for line in self._read(source, tail=FAILED_LINES):
-                self._print(source, line)
-        _say("all replicas by time:")
+                self._sink.line(source, line)
+        self._say("all replicas by time:")
 
     async def _show_merged(self, sources: Sequence[Source]) -> None:
         """Merges the logs by time, with one line of each in memory."""
@@ -229,7 +245,7 @@ class Logs:
         heapq.heapify(heap)
         while heap:
             _, number, line = heap[0]
-            self._print(sources[number], line)
+            self._sink.line(sources[number], line)
             following = await anext(streams[number], None)
             if following is None:
                 heapq.heappop(heap)
@@ -253,7 +269,7 @@ class Logs:
         except (ApiError, ConnectionError, TimeoutError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            _say(f"{source.label}: {printable(str(error))}")
+            self._say(f"{source.label}: {printable(str(error))}")
 
     async def _follow(self) -> None:
         """Follows all containers, those of replaced pods included, until the job has finished."""
@@ -270,7 +286,7 @@ class Logs:
 
     async def _show_followed(self, source: Source) -> None:
         async for line in self._read(source, follow=True):
-            self._print(source, line)
+            self._sink.line(source, line)
 
     async def _is_finished(self) -> bool:
         with suppress(NotFoundError):
@@ -281,10 +297,23 @@ class Logs:
             return bool(true & {"Succeeded", "Failed"}) or status.get("phase") in {"Succeeded", "Failed"}
         return True
 
-    def _print(self, source: Source, line: Line) -> None:
-        """Unmodified in a pipe; on a terminal without control sequences, and with colours of ours."""
+
+class Printer:
+    """Prints to stdout: unmodified in a pipe, on a terminal without control sequences, and with colours of ours."""
+
+    def __init__(self, *, timestamps: bool) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._timestamps = timestamps
+        self._failed = ""
+        self._width = 10
+
+    def begin(self, failed: str, labels: Sequence[str]) -> None:
+        self._failed = failed
+        self._width = max(map(len, labels), default=10)
+
+    def line(self, source: Source, line: Line) -> None:
         label = source.label.ljust(self._width)
-        time = f"{line.time} " if self._options.timestamps else ""
+        time = f"{line.time} " if self._timestamps else ""
         if not self._terminal:
             sys.stdout.buffer.write(f"{label} {time}".encode() + line.text + b"\n")
             sys.stdout.buffer.flush()
@@ -293,15 +322,13 @@ class Logs:
         colour = "red" if source.replica.name == self._failed else _COLOURS[number]
         click.echo(f"{click.style(label, fg=colour)} {time}{printable(line.text.decode(errors='replace'))}")
 
+    def rest(self, text: str) -> None:
+        click.echo(text)
 
-def _describe(replica: Replica) -> str:
-    return replica.name if replica.rank is None else f"{replica.name} (rank {replica.rank})"
+    def note(self, text: str) -> None:
+        click.echo(f"--- {text}", err=True)
 
 
 def _has_started(source: Source) -> bool:
     state: Json = next((each for each in source.replica.statuses() if each.get("name") == source.container), {})
     return bool({"running", "terminated"} & (state.get("state") or {}).keys())
-
-
-def _say(text: str) -> None:
-    click.echo(f"--- {text}", err=True)

@@ -108,7 +108,9 @@ def rerun_command(run: str, detach: bool) -> None:
         os.chdir(record.folder)
     except OSError as error:
         raise StartError(f"the folder of run {run} cannot be entered: {record.folder}: {error.strerror}") from error
-    run_again.main([*(["-d"] if detach else []), *record.command], prog_name="trainop run")
+    command = [each for each in record.command[:end] if not (detach and each == "--ui")] + record.command[end:]
+    page = click.get_current_context().find_root().obj
+    run_again.main([*(["-d"] if detach else []), *command], prog_name="trainop run", obj=page)
 
 
 @click.command("clean")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -266,3 +266,17 @@ def read_objects(path: Path) -> dict[str, tuple[str, bool, Json]]:
                 found.pop(uid, None)
                 found[uid] = entry["table"], entry["deleted"], entry["object"]
     return found
+
+
+def read_states(path: Path, tables: Collection[str], namespace: str, name: str) -> Iterator[Json]:
+    """The states of an object, one after the other, as far as they are kept. Raises `OSError`."""
+    wanted = name.encode()
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            with suppress(msgspec.DecodeError, KeyError, TypeError):
+                if wanted not in line:  # decoding costs more
+                    continue
+                entry = msgspec.json.decode(line)
+                metadata = entry["object"]["metadata"]
+                if entry["table"] in tables and (metadata.get("namespace"), metadata["name"]) == (namespace, name):
+                    yield entry["object"]

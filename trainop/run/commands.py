@@ -31,6 +31,7 @@ from trainop.run.detached import attached, run_detached
 from trainop.run.documents import BadInputError, Document, to_yaml
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
+from trainop.run.page import Page
 from trainop.run.script import GIVEN, ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
@@ -101,6 +102,7 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
     show_default=True,
     help="Show the stacks of the Python processes of a running job that has printed nothing for this long; 0 disables.",
 )
+@click.option("--ui", "with_page", is_flag=True, help="Serve a page about the run as long as it lasts.")
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; `trainop attach` follows it.")
 @_PROGRESS
 @_ALLOW_CPU
@@ -116,6 +118,7 @@ def run_command(
     *,
     as_yaml: bool,
     detach: bool,
+    with_page: bool,
     **options: Any,
 ) -> None:
     """Run the jobs in FILES on an embedded cluster in this process, and follow them.
@@ -134,10 +137,10 @@ def run_command(
 
     Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
-
     session = {name: options.pop(name) for name in ("keep", "start_timeout", "silent_after", "progress")}
     of_cluster = {name: options.pop(name) for name in ("data", "network", "port", "allow_cpu", "overcommit")}
     session["command"] = attached(ctx.meta[GIVEN])
+    session["page"] = _find_page(ctx, detach=detach) if with_page else None
 
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
         cluster = _cluster(**of_cluster)
@@ -148,6 +151,15 @@ def run_command(
     if detach and not as_yaml:
         sys.exit(run_detached(lambda ready: _run(partial(start, ready=ready))))
     sys.exit(_run(start))
+
+
+def _find_page(ctx: click.Context, *, detach: bool) -> Page:
+    if detach:
+        raise click.UsageError("with -d there is nobody to tell the address; see trainop ui RUN")
+    page: Page | None = ctx.find_root().obj
+    if page is None:
+        raise click.UsageError("--ui is an option of the command trainop")
+    return page
 
 
 def _find_documents(

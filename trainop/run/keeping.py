@@ -37,6 +37,10 @@ class Keeping:
         return self._run.name
 
     @property
+    def run(self) -> Run:
+        return self._run
+
+    @property
     def lasts(self) -> bool:
         """Whether everything so far could be written."""
         return not self.recorder.broken

@@ -7,7 +7,7 @@ import shlex
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from trainop.run.follow import FollowedJob, Follower
 from trainop.run.interrupts import Interrupts
 from trainop.run.keeping import Keeping, kept_run
 from trainop.run.output import Output
+from trainop.run.page import Page
 from trainop.run.rerun import delete_finished
 from trainop.run.room import check_room
 from trainop.run.saved_logs import saved_logs
@@ -55,6 +56,7 @@ async def run_documents(
     interrupts: Interrupts | None = None,
     command: Sequence[str] | None = None,
     ready: Callable[[str], None] | None = None,
+    page: Page | None = None,
 ) -> int:
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
@@ -63,6 +65,7 @@ async def run_documents(
     `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0 disables
     that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of the
     command, with which the run is kept. `ready` gets the name of the run, which must be kept, once its jobs exist.
+    `page` serves the page about the run.
     """
     jobs = find_jobs(documents)
     check_room(jobs, options, _print_status)
@@ -74,7 +77,7 @@ async def run_documents(
         options = replace(options, keep=kept.recorder if kept else None)
         async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
             await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
-            async with _operator(cluster, progress):
+            async with _operator(cluster, progress), _page(page, cluster, kept):
                 await _create(cluster, documents, jobs, output)
                 _announce(kept, cluster, ready)
                 code = await follow(cluster, jobs, output, every_replica=every_replica)
@@ -82,6 +85,12 @@ async def run_documents(
                 if keep:
                     await _wait_for_ever(cluster, output)
     return code
+
+
+def _page(page: Page | None, cluster: LocalCluster, kept: Keeping | None) -> AbstractAsyncContextManager[None]:
+    if page is None:
+        return nullcontext()
+    return page(cluster.client, cluster.kubeconfig, kept.run if kept is not None else None, _print_status)
 
 
 async def _wait_for_ever(cluster: LocalCluster, output: Output) -> None:
