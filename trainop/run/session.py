@@ -63,9 +63,8 @@ async def run_documents(
     Raises `BadInputError` for invalid objects, and pods for which this machine has no room, before anything is started.
     `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
     `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0 disables
-    that. `progress`: all jobs can report theirs. `every_replica`: see `Follower`. `command`: the arguments of the
-    command, with which the run is kept. `ready` gets the name of the run, which must be kept, once its jobs exist.
-    `page` serves the page about the run.
+    that. `progress`: all jobs report theirs. `every_replica`: see `Follower`. `command`: its arguments, with which the
+    run is kept. `ready` gets the name of the run, which must be kept, once its jobs exist. `page` serves its page.
     """
     jobs = find_jobs(documents)
     check_room(jobs, options, _print_status)
