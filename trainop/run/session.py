@@ -61,10 +61,9 @@ async def run_documents(
     """Runs the jobs among the objects and returns the exit code of `trainop run`.
 
     Raises `BadInputError` for invalid objects, and pods for which this machine has no room, before anything is started.
-    `start_timeout` in seconds: a job without a started container by then counts as failed; 0 disables the timeout.
-    `silent_after` in seconds: the stacks of a running job that printed nothing for that long are shown; 0 disables
-    that. `progress`: all jobs report theirs. `every_replica`: see `Follower`. `command`: its arguments, with which the
-    run is kept. `ready` gets the name of the run, which must be kept, once its jobs exist. `page` serves its page.
+    A job without a started container after `start_timeout` seconds counts as failed; the stacks of a running job that
+    printed nothing for `silent_after` seconds are shown; 0 disables either. `every_replica`: see `Follower`. The run is
+    kept with the arguments `command`; `ready` gets its name once its jobs exist. `page` serves a page about it.
     """
     jobs = find_jobs(documents)
     check_room(jobs, options, _print_status)
