@@ -32,6 +32,15 @@ time.sleep(600)
 TICKS = "import time\nfor n in range(10_000):\n    print('tick', n, flush=True)\n    time.sleep(0.05)\n"
 
 
+MANY = """
+import time
+time.sleep(12)
+began = time.monotonic()
+for n in range(1000):
+    print('line', n, 'loss 0.123456 of this step', flush=True)
+    time.sleep(max(0, began + n / 100 - time.monotonic()))
+time.sleep(3)
+"""
 REPORTS = """
 import time
 from trainop.progress import report
@@ -200,3 +209,21 @@ async def test_a_run_serves_its_own_page_as_long_as_it_lasts(home: Home, tmp_pat
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.slow
+async def test_64_replicas_of_100_lines_a_second_lose_no_line(home: Home, tmp_path: Path):
+    """For ten seconds, with all 64 replicas on the screen."""
+    home.trainop("run", "-d", home.script(MANY, "many.py"), "--nproc=64")
+    process = subprocess.Popen(  # noqa: ASYNC220  # it returns at once
+        [sys.executable, "-m", "trainop", "ui", "many-1"], env=home.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        async with opened(process.stdout.readline().strip(), tmp_path) as tab:
+            await tab.wait_for("document.querySelector('#count').textContent === '64,000 lines'", PATIENCE)
+            assert await tab.evaluate("document.querySelectorAll('#replicas button').length") == 64
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        process.stdout.close()
