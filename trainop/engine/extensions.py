@@ -48,6 +48,10 @@ GANG_DISRUPTION = ANNOTATION_PREFIX + "gang-disruption"
 GANG_CLAIMS = ANNOTATION_PREFIX + "gang-claims"
 """Names of `resourceClaims` of the pod templates, separated by commas, that the pods of the gang share."""
 
+TRAIN_NODE = ANNOTATION_PREFIX + "train-node"
+"""Written by the operator on the jobs that it makes of TrainJobs: the name of the container that runs the framework, in
+place of that of the kind. Their pods have the label `batch.kubernetes.io/job-completion-index`."""
+
 SCOPES = ("pod", "role", "job")
 MODES = ("replica", "leader", "job")
 CHECKPOINT_ALL = "checkpoint-all"

@@ -27,6 +27,8 @@ JOB_NAME = LABELS + "job-name"
 REPLICA_TYPE = LABELS + "replica-type"
 REPLICA_INDEX = LABELS + "replica-index"
 JOB_ROLE = LABELS + "job-role"
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""Kubernetes' own label of the pods of an indexed Job, by which clients of TrainJobs number the nodes."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,16 @@ import msgspec
 from trainop.engine.addresses import child_name, dns_fields, service_name, subdomain_of
 from trainop.engine.bad_nodes import Avoidance
 from trainop.engine.checkpoint import add_responder, raise_grace
-from trainop.engine.framework import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE, Framework, RoleAdditions, selector
+from trainop.engine.extensions import TRAIN_NODE
+from trainop.engine.framework import (
+    COMPLETION_INDEX,
+    JOB_ROLE,
+    REPLICA_INDEX,
+    REPLICA_TYPE,
+    Framework,
+    RoleAdditions,
+    selector,
+)
 from trainop.engine.gang import policy_class
 from trainop.engine.in_place import rules_of
 from trainop.engine.job import Job, Port, Role
@@ -159,6 +168,8 @@ class Manifests:
 
     def _labels(self, role: Role, index: int) -> dict[str, str]:
         own = {REPLICA_TYPE: role.label, REPLICA_INDEX: str(index)} if role.indexed else {REPLICA_TYPE: role.label}
+        if TRAIN_NODE in self._job.metadata.annotations:
+            own[COMPLETION_INDEX] = str(index)
         return {**self._selector, **own}
 
     def _metadata(self, name: object, labels: object) -> Json:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from trainop.engine.addresses import child_name
-from trainop.engine.extensions import read_extensions
+from trainop.engine.extensions import TRAIN_NODE, read_extensions
 from trainop.engine.fields import MAX_LABEL_LENGTH, TOO_LONG, Fields, as_object, label_faults
 from trainop.engine.framework import THIS_OPERATOR, Framework, Replicas, Services
 from trainop.engine.job import MAX_REPLICAS, UNKNOWN_REPLICAS, Job, Port, Role, RunPolicy
@@ -40,6 +40,8 @@ def ignored(job: Unstructured, managers: tuple[str, ...] = (THIS_OPERATOR,)) -> 
 
 def parse(framework: Framework, raw: Unstructured) -> Job:
     """Parses a job of any content. Invalid fields are listed in `Job.errors`."""
+    if node := raw.metadata.annotations.get(TRAIN_NODE):
+        framework = replace(framework, container=node)
     fields = Fields()
     if raw.fault is not None:
         fields.unreadable(*raw.fault)

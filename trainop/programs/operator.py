@@ -25,7 +25,7 @@ from trainop.logs import configure_logs
 from trainop.programs.mpi_versions import MpiVersionWatch, adapt_to_crds
 from trainop.programs.process import run_on_cluster
 from trainop.programs.progress import EmbeddedEndpoint, Serving, add_progress
-from trainop.programs.schemes import KINDS, enabled_schemes, kinds_with_webhooks
+from trainop.programs.schemes import KINDS, enabled_schemes, kinds_with_webhooks, runs_train_jobs
 from trainop.programs.settings import Settings
 from trainop.runtime import (
     Client,
@@ -182,6 +182,10 @@ def _add_controllers(settings: Settings, needs: ControllerDependencies, parts: O
         manager.add(CrdCheck(open_gang_caches(settings.options.gang, needs.cache)), "check of the PodGroup CRD")
     for kind in kinds:
         manager.add_controller(build_controller(kind, needs, parts.recorder(kind.component or kind.controller)))
+    if runs_train_jobs(settings.schemes):
+        from trainop.controllers.train_jobs import train_job_controller  # noqa: PLC0415  # saves memory
+
+        manager.add_controller(train_job_controller(parts, kinds, settings.controller_threads))
 
 
 def _add_webhooks(settings: Settings, parts: OperatorParts, warn: Warn) -> ServingCertificate | None:

@@ -53,6 +53,9 @@ KINDS: dict[str, Callable[[Options], Sequence[Kind]]] = {
 }
 """What `--enable-scheme` may name: scheme -> its kinds, each with a controller of its own."""
 
+TRAIN_JOBS = "TrainJob"
+"""A further scheme, enabled only if it is named. It has no kind: its jobs become jobs of the other kinds."""
+
 
 def crds() -> list[Json]:
     """The CRDs of all kinds."""
@@ -75,7 +78,7 @@ def kinds_with_webhooks(options: Options | None = None) -> list[Kind]:
 
 
 def enabled_schemes(schemes: Iterable[str]) -> list[str]:
-    """The keys of `KINDS` that `--enable-scheme` names, ignoring case and duplicates; all if it names none.
+    """The keys of `KINDS` that `--enable-scheme` names, ignoring case and duplicates; all if it names none of them.
 
     Raises `UnknownSchemeError`.
     """
@@ -83,7 +86,14 @@ def enabled_schemes(schemes: Iterable[str]) -> list[str]:
     chosen: dict[str, str] = {}
     for scheme in schemes:
         name = scheme.lower()
+        if name == TRAIN_JOBS.lower():
+            continue
         if name not in known:
             raise UnknownSchemeError(f"scheme {name} is not supported yet")
         chosen[name] = known[name]
     return list((chosen or known).values())
+
+
+def runs_train_jobs(schemes: Iterable[str]) -> bool:
+    """Whether `--enable-scheme` names the scheme of TrainJobs."""
+    return TRAIN_JOBS.lower() in {scheme.lower() for scheme in schemes}

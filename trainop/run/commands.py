@@ -187,13 +187,14 @@ def _find_documents(
 @click.command("cluster")
 @click.option("--no-operator", is_flag=True, help="Start only API server and node, to run another operator.")
 @click.option("--di-server", is_flag=True, help="Also run di-server, which DIJobs ask for their replicas.")
+@click.option("--train-jobs", is_flag=True, help="Also run TrainJobs, those of Kubeflow's SDK, with their runtimes.")
 @_PROGRESS
 @_ALLOW_CPU
 @_overcommit(default=False)
 @_NETWORK
 @_DIRECTORY
 @_PORT
-def cluster_command(no_operator: bool, di_server: bool, progress: bool, **options: Any) -> None:
+def cluster_command(no_operator: bool, di_server: bool, train_jobs: bool, progress: bool, **options: Any) -> None:
     """Start an embedded cluster with the operator, and run it until Ctrl-C."""
 
     def start(console: Console, interrupts: Interrupts) -> Coroutine[Any, Any, int]:
@@ -203,6 +204,7 @@ def cluster_command(no_operator: bool, di_server: bool, progress: bool, **option
             console,
             with_operator=with_operator,
             di_server=di_server,
+            train_jobs=train_jobs,
             progress=progress,
             interrupts=interrupts,
         )

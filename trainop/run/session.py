@@ -22,7 +22,7 @@ from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
 from trainop.logs import LogSettings, configure_logs
 from trainop.programs.operator import build
-from trainop.programs.schemes import crds
+from trainop.programs.schemes import TRAIN_JOBS, crds
 from trainop.programs.settings import Settings
 from trainop.run.check import Job, find_jobs
 from trainop.run.di_server import NEEDS_NAMESPACES, start_di_server
@@ -39,7 +39,7 @@ from trainop.run.saved_logs import saved_logs
 from trainop.run.screen import JobView, Screen
 from trainop.run.silence import DEFAULT_SILENCE, SilenceWatch, local_dump
 from trainop.run.starting import DEFAULT_TIMEOUT
-from trainop.run.submit import apply, ensure_namespace, install
+from trainop.run.submit import apply, ensure_namespace, install, install_train_jobs
 from trainop.runtime import Cache, SystemClock
 
 
@@ -122,15 +122,17 @@ async def run_cluster(
     *,
     with_operator: bool,
     di_server: bool = False,
+    train_jobs: bool = False,
     progress: bool = False,
     interrupts: Interrupts | None = None,
 ) -> int:
-    """Runs an embedded cluster until cancelled; `di_server` and `progress` have an effect only with the operator."""
+    """Runs an embedded cluster until cancelled; `di_server`, `train_jobs` and `progress` have an effect only with the
+    operator."""
     interrupts = interrupts or Interrupts()
     async with (
         Output(console, interrupts.on_output_error) as output,
         _cluster(options, interrupts) as cluster,
-        _operator(cluster, progress) if with_operator else nullcontext(),
+        _operator(cluster, progress, train_jobs=train_jobs) if with_operator else nullcontext(),
     ):
         await ensure_namespace(cluster.client, UPSTREAM_NAMESPACE)
         # Only here: who reads these lines creates jobs at once, and their kinds must be served.
@@ -187,11 +189,14 @@ async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIter
 
 
 @asynccontextmanager
-async def _operator(cluster: LocalCluster, progress: bool) -> AsyncIterator[None]:
+async def _operator(cluster: LocalCluster, progress: bool, *, train_jobs: bool = False) -> AsyncIterator[None]:
     """Installs the CRDs and runs the operator in this process, with the endpoint for progress."""
     await install(cluster.client, crds())
+    if train_jobs:
+        await install_train_jobs(cluster.client)
     options = Options(progress=ProgressEndpoint("", everywhere=progress))
-    settings = Settings(metrics_bind_address="0", health_probe_bind_address="0", options=options)
+    schemes = (TRAIN_JOBS,) if train_jobs else ()
+    settings = Settings(metrics_bind_address="0", health_probe_bind_address="0", schemes=schemes, options=options)
     manager = build(settings, cluster.transport, signals=False, progress=make_endpoint(cluster))
     running = asyncio.create_task(manager.run())
     try:

@@ -29,6 +29,18 @@ async def install(client: Client, definitions: Iterable[Json]) -> None:
         await client.patch(CUSTOM_RESOURCE_DEFINITIONS, name, None, definition, kind=PatchKind.APPLY, force=True)
 
 
+async def install_train_jobs(client: Client) -> None:
+    """Creates or updates the CRDs of TrainJobs and the shipped runtimes, whose nodes work in folders of their own."""
+    from trainop.kinds.trainjob.crd import train_job_crds  # noqa: PLC0415  # seldom needed
+    from trainop.kinds.trainjob.names import CLUSTER_RUNTIMES  # noqa: PLC0415  # the same
+    from trainop.kinds.trainjob.runtimes import shipped_runtimes  # noqa: PLC0415  # the same
+
+    await install(client, train_job_crds())
+    for runtime in shipped_runtimes(scratch=True):
+        name = runtime["metadata"]["name"]
+        await client.patch(CLUSTER_RUNTIMES, name, None, runtime, kind=PatchKind.APPLY, force=True)
+
+
 async def apply(client: Client, documents: Sequence[Document]) -> None:
     """Applies all objects in order, and creates missing namespaces. Raises `BadInputError` if one is rejected."""
     for document in documents:

@@ -89,7 +89,7 @@ def definition(
         "spec": {
             "group": resource.group,
             "names": {**known, **(names or {})},
-            "scope": "Namespaced",
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
             **policy,
             "versions": [version],
         },
