@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk test-trainer di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -113,6 +113,9 @@ frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train unde
 
 test-sdk: $(READY)  ## every call of the kubeflow-training SDK (PyPI) on the embedded cluster; VERSION=1.9.4 for one; installs it once
 	@$(BIN)/python -m e2e.sdk $(VERSION)
+
+test-trainer: $(READY)  ## TrainerClient of the kubeflow SDK (PyPI) on the embedded cluster; installs it once
+	@$(BIN)/python -m e2e.trainer
 
 test-mpi: $(READY)  ## Open MPI and MPICH run on the embedded cluster, over ssh and by kubectl exec (needs Debian's packages)
 	@$(BIN)/python -m e2e.mpi

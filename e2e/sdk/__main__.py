@@ -42,7 +42,7 @@ os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 
 
 @contextmanager
-def embedded_cluster() -> Iterator[Path]:
+def embedded_cluster(*flags: str, torchrun: str = TORCHRUN) -> Iterator[Path]:
     """The kubeconfig of `trainop cluster`, which runs meanwhile."""
     with tempfile.TemporaryDirectory(prefix="trainop-sdk-") as folder:
         programs, data, log = Path(folder, "bin"), Path(folder, "data"), Path(folder, "log")
@@ -50,12 +50,12 @@ def embedded_cluster() -> Iterator[Path]:
         data.mkdir()
         path = [str(Path(sys.executable).parent), os.environ["PATH"]]
         if shutil.which("torchrun") is None:
-            (programs / "torchrun").write_text(TORCHRUN)
+            (programs / "torchrun").write_text(torchrun)
             (programs / "torchrun").chmod(0o755)
             path.insert(0, str(programs))
         with log.open("wb") as output:
             cluster = subprocess.Popen(
-                [sys.executable, "-m", "trainop", "cluster", f"--data={data}"],
+                [sys.executable, "-m", "trainop", "cluster", f"--data={data}", *flags],
                 cwd=ROOT,
                 env={**os.environ, "PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"},
                 stdout=output,

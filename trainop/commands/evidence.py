@@ -32,6 +32,7 @@ from trainop.explain.why.evidence import (
 )
 from trainop.explain.why.operator import UNTOUCHED_AFTER
 from trainop.explain.why.pods import STUCK_AFTER
+from trainop.programs.schemes import TRAIN_JOBS
 from trainop.runtime import (
     CUSTOM_RESOURCE_DEFINITIONS,
     EVENTS,
@@ -287,7 +288,7 @@ def read_operator(deployment: Json) -> OperatorFacts:
         image=as_text(container.get("image")),
         ready=as_number(status.get("readyReplicas")),
         wanted=as_number(spec.get("replicas"), 1),
-        schemes=tuple(each.lower() for each in _values(words, "enable-scheme")),
+        schemes=tuple(name for each in _values(words, "enable-scheme") if (name := each.lower()) != TRAIN_JOBS.lower()),
         watched=next(iter(_values(words, "namespace")), "")
         or as_text(variables.get("KUBEFLOW_NAMESPACE", {}).get("value")),
     )

@@ -48,6 +48,8 @@ NAME = "trainjob-controller"
 LOOK_AGAIN = 30.0
 """Seconds until a runtime that is missing is looked for again: runtimes are read, and not watched."""
 AFTER_CONFLICT = 0.2
+AFTER_NAMESAKE = 1.0
+"""Seconds until the job of a deleted TrainJob of the same name is looked at again."""
 MAX_TOLD = 10_000
 """TrainJobs of which it is remembered what was said of them."""
 CHECKED_FOR = 30.0
@@ -129,7 +131,7 @@ class TrainJobs:
         if refusal:
             self._tell(ctx, job, "TrainJobRefused", refusal)
             return Result(requeue_after=LOOK_AGAIN)
-        return None
+        return None if child is not None else Result(requeue_after=AFTER_NAMESAKE)
 
     async def _ensure(self, ctx: Context, job: Unstructured, *, suspend: bool) -> tuple[Unstructured | None, str]:
         """The job that runs the TrainJob, made or changed if need be; else why there is none."""
@@ -167,6 +169,8 @@ class TrainJobs:
         except AlreadyExistsError:
             made = Unstructured(await ctx.client.get(source, name, namespace))
             if not _is_ours(made, job):
+                if _is_of_namesake(made, job):
+                    return None, ""  # the garbage collector deletes it
                 return None, f"metadata.name: there is another {kind} {namespace}/{name}: choose another name"
             return made, ""
         except ApiError as error:
@@ -236,6 +240,11 @@ async def _read_runtime(client: Client, job: Unstructured) -> Json | Refusal:
 def _is_ours(found: Unstructured, job: Unstructured) -> bool:
     owner = found.metadata.controller
     return owner is not None and owner.uid == job.metadata.uid
+
+
+def _is_of_namesake(found: Unstructured, job: Unstructured) -> bool:
+    owner = found.metadata.controller
+    return owner is not None and (owner.kind, owner.name) == (TRAIN_JOBS.kind, job.metadata.name)
 
 
 def _is_suspended(found: Unstructured) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainop.controllers.admission import configurations_of, webhooks_of
 from trainop.controllers.gang import PRIORITY_CLASSES
+from trainop.controllers.train_jobs import TRAINER_WEBHOOKS
 from trainop.engine.actions import Need
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import BACK_ENDS
@@ -13,11 +14,14 @@ from trainop.engine.kind import Kind
 from trainop.engine.kueue import FLAVORS, WORKLOAD_CLASSES, WORKLOADS
 from trainop.engine.seen import EVICTIONS, Options
 from trainop.engine.steps.rights import BINDING, ROLE
+from trainop.kinds.jax import JAX
 from trainop.kinds.mpi.exec.kind import ACCOUNT
 from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V1
+from trainop.kinds.pytorch import PYTORCH
+from trainop.kinds.trainjob.names import CLUSTER_RUNTIMES, RUNTIMES, TRAIN_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
 from trainop.programs.schemes import KINDS, all_kinds, kinds_with_webhooks
-from trainop.runtime import EVENTS, LEASES, PODS, SECRETS, SERVICES, Json, Resource
+from trainop.runtime import EVENTS, LEASES, PODS, SECRETS, SERVICES, VALIDATING_WEBHOOK_CONFIGURATIONS, Json, Resource
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
 _STANDARD = "rbac.authorization.k8s.io/aggregate-to-"
@@ -130,6 +134,25 @@ def queue_rules() -> list[Json]:
     ]
 
 
+def train_job_rules(*, everywhere: bool) -> list[Json]:
+    """The additional permissions for TrainJobs, with the scheme TrainJob: to make the jobs that run them, and to read
+    runtimes. Unless it is of one namespace, the operator also reads those of the cluster, and whether Kubeflow Trainer
+    is installed."""
+    found = [
+        _rule([TRAIN_JOBS], "get list watch"),
+        _rule([f"{TRAIN_JOBS.plural}/status"], "patch", TRAIN_JOBS.group),
+        _rule([f"{TRAIN_JOBS.plural}/finalizers"], "update", TRAIN_JOBS.group),
+        _rule([RUNTIMES], "get"),
+        _rule([PYTORCH.resource, JAX.resource], "get create"),
+    ]
+    if everywhere:
+        found += [
+            _rule([CLUSTER_RUNTIMES], "get"),
+            _rule([VALIDATING_WEBHOOK_CONFIGURATIONS], "get", name=TRAINER_WEBHOOKS),
+        ]
+    return found
+
+
 def review_rules() -> list[Json]:
     """The rights to ask the API server who the bearer of a token is, and what they may do. Reviews are objects of the
     cluster: no Role grants them."""
@@ -173,6 +196,7 @@ def component_roles(kind: str = "ClusterRole", namespace: str | None = None) -> 
     """The roles of the components that only add rights, by name of the component. `kind` is ClusterRole, or Role for
     rights in one namespace."""
     rights = {"mpi-exec": exec_rules(), "mpi-ssh": ssh_rules(), "eviction-responder": eviction_rules()}
+    rights["train-jobs"] = train_job_rules(everywhere=kind == "ClusterRole")
     if kind == "ClusterRole":
         rights["kueue"] = queue_rules()
     return {

@@ -29,6 +29,7 @@ from trainop.manifests.rbac import (
 from trainop.manifests.readme import readme
 from trainop.manifests.service_mode import ADVICE, COMPONENT
 from trainop.manifests.text import HEADER, to_comment, to_yaml
+from trainop.manifests.train_jobs import train_job_files
 from trainop.manifests.typed_templates import typed_crd_files
 from trainop.manifests.webhook import webhook_configurations
 from trainop.manifests.workload import deployment, namespace_object, service, service_account
@@ -74,7 +75,7 @@ def tree() -> dict[str, Sequence[Json]]:
     }
     found |= {f"crds/{name}": [definition] for name, definition in definitions.items()}
     found |= {f"base/{name}": objects for name, objects in base.items()}
-    found |= typed_crd_files() | mpi_operator_files() | di_files()
+    found |= typed_crd_files() | train_job_files() | mpi_operator_files() | di_files()
     for name, each in components().items():
         found |= each.files(f"components/{name}")
     return found

@@ -126,7 +126,8 @@ UPSTREAM_FLAGS = (
         "enable-scheme",
         "Enable a kind, for example --enable-scheme=TFJob --enable-scheme=PyTorchJob, case insensitive."
         " Kinds: TFJob, PyTorchJob, MXJob, XGBoostJob, MPIJob, PaddleJob, JAXJob, DIJob."
-        " By default, all are enabled.",
+        " By default, all are enabled. TrainJob, those of Kubeflow's SDK, is enabled only if named: by itself, besides"
+        " all others.",
         kind="value",
         field="schemes",
         repeatable=True,

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+import trainop
 from trainop.run.documents import BadInputError, Document
 from trainop.run.readable import describe_refusal
 from trainop.runtime import (
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     NAMESPACES,
     AlreadyExistsError,
@@ -20,6 +22,9 @@ from trainop.runtime import (
     Resource,
 )
 from trainop.runtime.lowlevel import Request
+
+TRAINER_NAMESPACE, TRAINER_VERSION = "kubeflow-system", "kubeflow-trainer-public"
+"""Where the SDK looks for the version of the control plane; without it, each client begins with a warning."""
 
 
 async def install(client: Client, definitions: Iterable[Json]) -> None:
@@ -39,6 +44,14 @@ async def install_train_jobs(client: Client) -> None:
     for runtime in shipped_runtimes(scratch=True):
         name = runtime["metadata"]["name"]
         await client.patch(CLUSTER_RUNTIMES, name, None, runtime, kind=PatchKind.APPLY, force=True)
+    await ensure_namespace(client, TRAINER_NAMESPACE)
+    public = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": TRAINER_VERSION, "namespace": TRAINER_NAMESPACE},
+        "data": {"kubeflow_trainer_version": f"trainop {trainop.__version__}"},
+    }
+    await client.patch(CONFIG_MAPS, TRAINER_VERSION, TRAINER_NAMESPACE, public, kind=PatchKind.APPLY, force=True)
 
 
 async def apply(client: Client, documents: Sequence[Document]) -> None:

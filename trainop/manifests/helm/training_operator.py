@@ -17,7 +17,7 @@ from trainop.manifests.helm.template import Action, Expression, Node, find, put,
 from trainop.manifests.helm.values import Section, Value
 from trainop.manifests.names import IMAGE, NAME, WEBHOOK_SECRET
 from trainop.manifests.webhook import webhook_configurations
-from trainop.programs.schemes import KINDS, crds
+from trainop.programs.schemes import KINDS, TRAIN_JOBS, crds
 from trainop.programs.settings import TRAINING_LEASE
 from trainop.runtime import Json
 
@@ -44,6 +44,7 @@ _SWITCHES = {
     "eviction-responder": "The rights for jobs whose Evictions the operator answers (Kubernetes 1.37, alpha).",
     "kueue": "The rights for jobs that the operator queues with Kueue itself (--kueue). Not with permissions in some "
     "namespaces only.",
+    "train-jobs": "The rights for TrainJobs, with the scheme TrainJob. Their CRDs are in manifests/crds-trainjob.",
     "user-roles": "ClusterRoles for jobs, aggregated into the roles admin, edit and view of the cluster.",
     "network-policy": "Admits the scrapes of Prometheus and the API server's calls of webhooks, and nothing else.",
     "service-monitor": "For the Prometheus operator.",
@@ -110,7 +111,8 @@ def _values() -> list[Value | Section]:
 
 
 _REPLICAS = "Several elect a leader, are spread over nodes and zones, and have a PodDisruptionBudget."
-_KINDS: Json = {"type": "array", "items": {"enum": [*KINDS, *(kind.lower() for kind in KINDS)]}}
+_SCHEMES = (*KINDS, TRAIN_JOBS)
+_KINDS: Json = {"type": "array", "items": {"enum": [*_SCHEMES, *(kind.lower() for kind in _SCHEMES)]}}
 
 
 def _values_of_components() -> list[Value]:
