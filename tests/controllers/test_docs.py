@@ -26,6 +26,7 @@ from trainop.engine.extensions import (
     RESTART_SCOPE,
     SCOPES,
     SERVICE_MODE,
+    TRAIN_NODE,
 )
 from trainop.engine.progress import AUTHORITY, PROGRESS
 from trainop.engine.restart_history import RESTARTS
@@ -39,6 +40,7 @@ from trainop.kinds.mpi.hosts import HOSTS_AT
 from trainop.kinds.mpi.ssh.annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
 from trainop.kinds.mpi.transport import TRANSPORT
 from trainop.kinds.tf_config import CLUSTER_FILE
+from trainop.kinds.trainjob.names import SPEC_HASH, SUSPENDED_AS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -78,6 +80,9 @@ def test_every_annotation_is_described_with_its_values():
         REPLACE_FAILED,
         OPEN_MPI_VERSION,
         HOSTS_AT,
+        TRAIN_NODE,
+        SPEC_HASH,
+        SUSPENDED_AS,
         GRANTED_AT,
         JOURNAL,
         REQUEST,

@@ -15,7 +15,8 @@ from tests.engine.world import World
 from trainop.engine.parse import parse
 from trainop.kinds.trainjob.runtimes import shipped_runtimes
 from trainop.kinds.trainjob.status import is_finished, next_status
-from trainop.kinds.trainjob.translate import Child, Refusal, count_processes, translate
+from trainop.kinds.trainjob.trainer import count_processes
+from trainop.kinds.trainjob.translate import Child, Refusal, translate
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
@@ -203,6 +204,11 @@ AT_TORCH = "ClusterTrainingRuntime/torch-distributed: spec"
 @pytest.mark.parametrize(
     ("path", "fields", "start"),
     [
+        (
+            ("template", "spec"),
+            {"successPolicy": {"operator": "Any"}},
+            '.template.spec.successPolicy.operator: Invalid value: "Any": must be All',
+        ),
         (("mlPolicy",), {"flux": {}}, ".mlPolicy: Forbidden: must have one of torch, jax"),
         (("mlPolicy",), {"torch": None}, ".mlPolicy: Forbidden: must have one of torch, jax"),
         ((), {"podGroupPolicy": {"coscheduling": {}}}, ".podGroupPolicy: Forbidden: not supported"),

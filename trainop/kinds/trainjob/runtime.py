@@ -86,6 +86,9 @@ def _find_source(fields: Fields, at: str, policy: Json) -> str:
 
 def _read_jobs(fields: Fields, at: str, spec: Json) -> dict[str, NodeJob]:
     only(fields, at, spec, {"replicatedJobs", "network", "successPolicy"}, "there is no JobSet")
+    operator = fields.mapping(f"{at}.successPolicy", spec.get("successPolicy")).get("operator")
+    if operator not in (None, "All"):
+        fields.invalid(f"{at}.successPolicy.operator", operator, "must be All: a job succeeds when all nodes have")
     found: dict[str, NodeJob] = {}
     for place, raw in enumerate(fields.sequence(f"{at}.replicatedJobs", spec.get("replicatedJobs"))):
         here = f"{at}.replicatedJobs[{place}]"
