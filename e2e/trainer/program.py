@@ -46,6 +46,12 @@ def train_jax() -> None:
     print(" ".join(os.environ[name] for name in names))
 
 
+def train_mpi() -> None:
+    import os  # noqa: PLC0415  # it runs elsewhere
+
+    print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"])
+
+
 def gone(client: Any, name: str) -> bool:
     try:
         client.get_job(name)
@@ -157,9 +163,21 @@ def jax(client: Any) -> None:
     client.delete_job(name)
 
 
+def mpi(client: Any) -> None:
+    """The launcher is node 0; its log has the output of all ranks."""
+    name = client.train(trainer=SDK.CustomTrainer(func=train_mpi, num_nodes=2), runtime="deepspeed-distributed")
+    client.wait_for_job_status(name, timeout=PATIENCE)
+    lines = sorted(client.get_job_logs(name))
+    assert lines == ["rank 0 of 2", "rank 1 of 2"], lines
+    client.delete_job(name)
+
+
 def main() -> int:
     client = SDK.TrainerClient()
-    for check in (documented, running, failing, refused, container_of_a_namespace, jax):
+    checks = [documented, running, failing, refused, container_of_a_namespace, jax]
+    if "mpi" in sys.argv[1:]:
+        checks.append(mpi)
+    for check in checks:
         started = time.monotonic()
         check(client)
         print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)")

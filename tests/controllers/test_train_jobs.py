@@ -17,6 +17,8 @@ from tests.runtime.virtual_time import virtual_time
 from trainop.controllers.train_jobs import TRAINER_WEBHOOKS
 from trainop.engine.schema.crd import crd
 from trainop.kinds.jax import JAX
+from trainop.kinds.mpi.crd import mpi_crd
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.kinds.trainjob.crd import train_job_crds
 from trainop.kinds.trainjob.names import CLUSTER_RUNTIMES, RUNTIMES, TRAIN_JOBS
 from trainop.kinds.trainjob.runtimes import shipped_runtimes
@@ -24,7 +26,7 @@ from trainop.runtime.errors import ApiError, InvalidError
 from trainop.runtime.objects.metadata import CUSTOM_RESOURCE_DEFINITIONS, PODS, Json
 from trainop.runtime.webhook.injection import VALIDATING_WEBHOOK_CONFIGURATIONS
 
-TORCH, JAX_RUNTIME = shipped_runtimes()
+TORCH, JAX_RUNTIME, *MPI = shipped_runtimes()
 WITH_TRAIN_JOBS = replace(QUIET, schemes=("trainjob",))
 
 
@@ -325,3 +327,20 @@ async def test_a_new_job_waits_for_the_end_of_the_one_before_of_its_name() -> No
         await here.client.patch(JOBS, "t", "ns", {"metadata": {"finalizers": None}})
         await asyncio.sleep(30)
         assert (await here.job("t"))["metadata"]["uid"] != before
+
+
+@virtual_time
+async def test_the_runtimes_of_mpi_become_mpi_jobs_over_ssh() -> None:
+    async with world() as here:
+        await here.client.create(CUSTOM_RESOURCE_DEFINITIONS, mpi_crd())
+        await asyncio.sleep(120)  # the operator discovers kinds whose CRD was missing
+        for runtime in MPI:
+            await here.client.create(CLUSTER_RUNTIMES, runtime)
+        await submit(here, runtime="deepspeed-distributed", trainer={"numNodes": 3, "command": ["mpirun"]})
+        assert await here.names(PODS) == ["t-worker-0", "t-worker-1"]
+        assert await here.names(LAUNCHER_JOBS) == ["t-launcher"]
+        parts = [(each["name"], each["active"]) for each in (await status(here))["jobsStatus"]]
+        assert parts == [("launcher", 1), ("node", 1)]
+        await change(here, suspend=True)
+        assert await here.names(PODS) == []
+        assert await conditions(here) == [("Suspended", "True", "Suspended")]

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.engine.builders import UID
 from tests.engine.world import World
+from tests.kinds.mpi_world import MpiWorld
 from trainop.engine.parse import parse
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS
 from trainop.kinds.trainjob.runtimes import shipped_runtimes
 from trainop.kinds.trainjob.status import is_finished, next_status
 from trainop.kinds.trainjob.trainer import count_processes
@@ -20,7 +23,7 @@ from trainop.kinds.trainjob.translate import Child, Refusal, translate
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.runtime.objects.metadata import Json, Unstructured
 
-TORCH, JAX = shipped_runtimes()
+TORCH, JAX, DEEPSPEED, _MLX = shipped_runtimes()
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 AT, EARLIER = "2026-01-02T03:04:05Z", "2026-01-02T03:00:00Z"
 
@@ -109,6 +112,140 @@ def test_the_nodes_of_jax_have_what_jax_distributed_reads():
     found = variables(pods["t-worker-1"]["spec"]["containers"][0])
     assert (found["NUM_PROCESSES"], found["PROCESS_ID"]) == ("2", "1")
     assert found["COORDINATOR_ADDRESS"] == "t-worker-0"
+
+
+def mpi_world(runtime: Json = DEEPSPEED, **trainer: Any) -> MpiWorld:
+    """The MPIJob of a TrainJob, with its children."""
+    child = child_of(train_job(trainer=trainer), runtime)
+    job = child.manifest(train_job(), suspend=False)
+    job["metadata"] |= {"uid": UID, "resourceVersion": "1", "generation": 1}
+    found = MpiWorld(job)
+    for _ in range(5):
+        found.step()
+    return found
+
+
+def labels_of(pod: Json) -> tuple[str, str, str]:
+    labels = pod["metadata"]["labels"]
+    names = ("replicatedjob-name", "jobset-name")
+    return (
+        *(labels[f"jobset.sigs.k8s.io/{name}"] for name in names),
+        labels["batch.kubernetes.io/job-completion-index"],
+    )
+
+
+def test_the_launcher_of_mpi_is_node_0():
+    """The SDK numbers the nodes of mpi from the launcher, and those of `node` from 1 (`get_trainjob_node_step`)."""
+    command, env = ["mpirun", "a"], [{"name": "A", "value": "1"}]
+    resources = {"limits": {"cpu": "1"}}
+    found = mpi_world(numNodes=3, numProcPerNode=2, image="mine", command=command, env=env, resourcesPerNode=resources)
+    assert found.job is not None
+    spec = found.job["spec"]
+    assert found.job["apiVersion"] == "kubeflow.org/v2beta1"
+    assert found.job["metadata"]["annotations"]["trainop.kubeflow.org/mpi-transport"] == "ssh"
+    assert (spec["slotsPerWorker"], spec["runLauncherAsWorker"], spec["mpiImplementation"]) == (2, True, "OpenMPI")
+    assert spec["sshAuthMountPath"] == "/home/mpiuser/.ssh"
+    (job,) = found.companions[LAUNCHER_JOBS].values()
+    launcher = job["spec"]["template"]
+    assert labels_of(launcher) == ("launcher", "t", "0")
+    assert launcher["spec"]["containers"][0]["command"] == command
+    assert list(found.pods) == ["t-worker-0", "t-worker-1"]
+    for index, pod in enumerate(found.pods.values()):
+        assert labels_of(pod) == ("node", "t", str(index))
+        assert pod["metadata"]["labels"]["training.kubeflow.org/replica-index"] == str(index + 1)
+        (container,) = pod["spec"]["containers"]
+        assert (container["image"], container["command"]) == ("mine", ["/usr/sbin/sshd"])
+        assert container["resources"] == resources
+        assert env[0] in container["env"]
+
+
+def test_one_node_of_mpi_is_the_launcher():
+    found = mpi_world()
+    assert found.pods == {}
+    assert [job["metadata"]["name"] for job in found.companions[LAUNCHER_JOBS].values()] == ["t-launcher"]
+
+
+def test_a_launcher_that_does_not_work_is_no_node():
+    runtime = changed(DEEPSPEED, "mlPolicy", mpi={"numProcPerNode": 4})
+    found = mpi_world(runtime, numNodes=1)
+    assert found.job is not None
+    assert (found.job["spec"]["slotsPerWorker"], found.job["spec"]["sshAuthMountPath"]) == (4, "/root/.ssh")
+    assert list(found.pods) == ["t-worker-0"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_label_of_the_template_does_not_take_the_place_of_a_number(own: bool):
+    labels = {
+        "batch.kubernetes.io/job-completion-index": "x",
+        **({"training.kubeflow.org/replica-index": "y"} if own else {}),
+    }
+    template = ("template", "spec", "replicatedJobs", 1, "template", "spec", "template")
+    found = mpi_world(changed(DEEPSPEED, *template, metadata={"labels": labels}), numNodes=2)
+    given = found.pods["t-worker-0"]["metadata"]["labels"]
+    assert [
+        given[name] for name in ("batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index")
+    ] == [
+        "0",
+        "1",
+    ]
+
+
+LAUNCHER = ("template", "spec", "replicatedJobs", 0)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "runtime", "part"),
+    [
+        ({"numProcPerNode": "auto"}, DEEPSPEED, 'spec.trainer.numProcPerNode: Invalid value: "auto": must be a number'),
+        ({}, changed(DEEPSPEED, "mlPolicy", "mpi", numProcPerNode="x"), "mlPolicy.mpi.numProcPerNode: Invalid value"),
+        (
+            {},
+            changed(DEEPSPEED, "mlPolicy", "mpi", mpiImplementation="LAM"),
+            "mlPolicy.mpi.mpiImplementation: Unsupported",
+        ),
+        (
+            {},
+            changed(DEEPSPEED, "mlPolicy", "mpi", runLauncherAsNode=1),
+            "mlPolicy.mpi.runLauncherAsNode: Invalid value",
+        ),
+        (
+            {},
+            changed(DEEPSPEED, "mlPolicy", mpi=None, torch={}),
+            "replicatedJobs[launcher]: Forbidden: only mpi has such",
+        ),
+        ({}, changed(TORCH, "mlPolicy", torch=None, mpi={}), "must have a job with the name launcher"),
+        (
+            {},
+            changed(DEEPSPEED, *LAUNCHER, "template", metadata={}),
+            "one must have the label trainer.kubeflow.org/trainjob-an",
+        ),
+        (
+            {},
+            changed(
+                DEEPSPEED,
+                *LAUNCHER,
+                "template",
+                "spec",
+                "template",
+                "spec",
+                containers=[{"name": "x"}, {"name": "node"}],
+            ),
+            "replicatedJobs[launcher]: Forbidden: the container node must be the first",
+        ),
+    ],
+)
+def test_a_runtime_of_mpi_that_cannot_be_carried_over(trainer: Json, runtime: Json, part: str):
+    assert part in refusal_of(train_job(trainer=trainer), runtime)
+
+
+def test_the_runtimes_of_a_machine_without_images_work_in_folders_of_their_own():
+    for runtime in shipped_runtimes(scratch=True):
+        for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]:
+            spec = job["template"]["spec"]["template"]["spec"]
+            (container,) = spec["containers"]
+            assert container["workingDir"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert {each["name"] for each in spec["volumes"]} == {each["name"] for each in container["volumeMounts"]}
+        assert isinstance(translate(train_job(), runtime), Child)
 
 
 def test_the_job_is_an_ordinary_one_of_the_same_name():

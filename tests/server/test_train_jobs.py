@@ -101,12 +101,17 @@ def test_in_all_namespaces_with_the_rights_of_the_component(
     tmp_path: Path,
 ):
     home = f"{definitions.namespace}-home"
-    for document in combine(kubectl, tmp_path / "overlay", "standalone", ["train-jobs"], namespace=home):
+    for document in combine(kubectl, tmp_path / "overlay", "standalone", ["train-jobs", "mpi-ssh"], namespace=home):
         if document["kind"] != "Service" and "webhooks" not in document:
             apply(control_plane.api, document)
     operator = PodStandIn(control_plane, tmp_path / "serviceaccount", make_operator).start(home, *FLAGS)
     live(definitions, "torch", "torch-distributed")
     live(definitions, "jax", "jax-distributed")
+    submit(definitions, "mpi", "deepspeed-distributed", trainer={"numNodes": 2})
+    pod = definitions.wait_pods("mpi-worker-0")["mpi-worker-0"]
+    assert pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] == "0"
+    jobs = "/apis/batch/v1/namespaces/{namespace}/jobs/mpi-launcher"
+    definitions.wait(lambda: definitions.try_to("GET", jobs).status == 200, "the launcher")
     submit(definitions, "plain", initializer={"dataset": {"storageUri": "hf://x"}})
     definitions.wait(lambda: conditions(definitions, "plain"), "the refusal")
     assert "permission denied" not in operator.text()

@@ -143,7 +143,7 @@ def train_job_rules(*, everywhere: bool) -> list[Json]:
         _rule([f"{TRAIN_JOBS.plural}/status"], "patch", TRAIN_JOBS.group),
         _rule([f"{TRAIN_JOBS.plural}/finalizers"], "update", TRAIN_JOBS.group),
         _rule([RUNTIMES], "get"),
-        _rule([PYTORCH.resource, JAX.resource], "get create"),
+        _rule([PYTORCH.resource, JAX.resource, MPI_V1], "get create"),
     ]
     if everywhere:
         found += [

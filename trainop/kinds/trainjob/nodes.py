@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from trainop.engine.framework import COMPLETION_INDEX, variable
 from trainop.kinds.jax import JAX
+from trainop.kinds.mpi.transport import MPI_V2
 from trainop.kinds.pytorch import PYTORCH
-from trainop.kinds.trainjob.names import ANCESTOR, JOBSET_NAME, NODE, REPLICATED_JOB, TRAINER
+from trainop.kinds.trainjob.names import ANCESTOR, JOBSET_NAME, LAUNCHER, NODE, REPLICATED_JOB, TRAINER
 from trainop.kinds.trainjob.patches import merge_by_name
 from trainop.kinds.trainjob.runtime import NodeJob, Runtime
 from trainop.kinds.trainjob.trainer import Trainer, count_processes
@@ -41,7 +42,34 @@ def _jax(name: str, runtime: Runtime, trainer: Trainer) -> Made:
     return Made(JAX.resource, _workers(JAX.replica_specs, name, runtime, trainer, []))
 
 
-MAKERS: dict[str, Callable[[str, Runtime, Trainer], Made]] = {"torch": _torch, "jax": _jax}
+def _mpi(name: str, runtime: Runtime, trainer: Trainer) -> Made:
+    """An MPIJob over ssh, whose launcher is node 0 with `runLauncherAsNode`."""
+    policy, limit = runtime.policy, runtime.jobs[LAUNCHER].backoff_limit
+    works = policy.get("runLauncherAsNode") is True
+    workers = (trainer.nodes or runtime.nodes) - (1 if works else 0)
+    counts = {LAUNCHER: 1, NODE: workers}
+    roles = {
+        role: {
+            "replicas": counts[step],
+            "restartPolicy": restart_policy(runtime.jobs[step]),
+            "template": pod_template(name, step, runtime.jobs[step], trainer, []),
+        }
+        for role, step in (("Launcher", LAUNCHER), ("Worker", NODE))
+        if counts[step]
+    }
+    given = trainer.processes or policy.get("numProcPerNode") or 1
+    spec = {
+        "mpiReplicaSpecs": roles,
+        "slotsPerWorker": int(given),
+        "runLauncherAsWorker": works,
+        "sshAuthMountPath": policy.get("sshAuthMountPath") or "/root/.ssh",
+        "mpiImplementation": policy.get("mpiImplementation") or "OpenMPI",
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": limit},
+    }
+    return Made(MPI_V2, spec)
+
+
+MAKERS: dict[str, Callable[[str, Runtime, Trainer], Made]] = {"torch": _torch, "jax": _jax, "mpi": _mpi}
 
 
 def _workers(replica_specs: str, name: str, runtime: Runtime, trainer: Trainer, variables: list[Json]) -> Json:
@@ -73,10 +101,10 @@ def pod_template(name: str, step: str, job: NodeJob, trainer: Trainer, variables
 
 
 def _container(container: Json, job: NodeJob, trainer: Trainer, variables: list[Json]) -> Json:
-    changed = dict(container)
-    if job.trains:
-        changed |= trainer.container
-        if trainer.resources:
-            changed["resources"] = trainer.resources
-        changed["env"] = merge_by_name(container.get("env"), trainer.env)
+    """The workers of mpi get all but the command, which is that of their sshd."""
+    command = {"command", "args"} if not job.trains else set()
+    changed = container | {key: value for key, value in trainer.container.items() if key not in command}
+    if trainer.resources:
+        changed["resources"] = trainer.resources
+    changed["env"] = merge_by_name(container.get("env"), trainer.env)
     return {**changed, "env": merge_by_name(changed.get("env"), variables)}

@@ -11,7 +11,7 @@ from trainop.engine.fields import Fields
 from trainop.kinds.trainjob.names import ANCESTOR, LAUNCHER, NODE, TRAINER
 from trainop.runtime import Json
 
-SOURCES = ("torch", "jax")
+SOURCES = ("torch", "jax", "mpi")
 """The frameworks of `mlPolicy` that the operator runs."""
 JOB_BACKOFF_LIMIT = 6
 """The default of `backoffLimit` of a batch Job."""
@@ -25,6 +25,8 @@ class NodeJob:
     template: Json
     """The pod template."""
     backoff_limit: int
+    first: object
+    """The name of the first container."""
     trains: bool
     """`spec.trainer` of the TrainJob is about it."""
 
@@ -58,11 +60,14 @@ def read_runtime(fields: Fields, raw: Json) -> Runtime:
     nodes = fields.integer(f"{at}.mlPolicy.numNodes", policy.get("numNodes"), minimum=1, maximum=_MAX_NODES)
     template = fields.mapping(f"{at}.template", spec.get("template"))
     metadata = fields.mapping(f"{at}.template.metadata", template.get("metadata"))
+    place = f"{at}.template.spec"
+    jobs = _read_jobs(fields, place, fields.mapping(place, template.get("spec")))
+    _check_jobs(fields, f"{place}.replicatedJobs", source, jobs)
     return Runtime(
         source=source,
         policy=fields.mapping(f"{at}.mlPolicy.{source}", policy.get(source)) if source else {},
         nodes=nodes or 1,
-        jobs=_read_jobs(fields, f"{at}.template.spec", fields.mapping(f"{at}.template.spec", template.get("spec"))),
+        jobs=jobs,
         labels=fields.mapping(f"{at}.template.metadata.labels", metadata.get("labels")),
         annotations=fields.mapping(f"{at}.template.metadata.annotations", metadata.get("annotations")),
     )
@@ -101,9 +106,21 @@ def _read_jobs(fields: Fields, at: str, spec: Json) -> dict[str, NodeJob]:
             fields.duplicate(f"{here}.name", name, "give it once")
         else:
             found[name] = _read_job(fields, here, entry)
-    if NODE not in found:
-        fields.required(f"{at}.replicatedJobs", f"must have a job with the name {NODE}")
     return found
+
+
+def _check_jobs(fields: Fields, at: str, source: str, jobs: Mapping[str, NodeJob]) -> None:
+    """Whether there are the jobs of this framework, and one is that of `spec.trainer`."""
+    wanted = {NODE, LAUNCHER} if source == "mpi" else {NODE}
+    for name in sorted(wanted - jobs.keys()):
+        fields.required(at, f"must have a job with the name {name}")
+    for name in sorted(jobs.keys() - wanted):
+        fields.forbidden(f"{at}[{name}]", "only mpi has such a job")
+    if jobs and not any(job.trains for job in jobs.values()):
+        fields.required(at, f"one must have the label {ANCESTOR}: {TRAINER} in template.metadata")
+    for name, job in jobs.items():
+        if source == "mpi" and job.first != NODE:
+            fields.forbidden(f"{at}[{name}]", f"the container {NODE} must be the first: it gets the ssh key")
 
 
 def _read_job(fields: Fields, at: str, entry: Json) -> NodeJob:
@@ -117,16 +134,16 @@ def _read_job(fields: Fields, at: str, entry: Json) -> NodeJob:
     only(fields, at, spec, {"template", "backoffLimit"}, "there is no batch Job")
     limit = fields.integer(f"{at}.backoffLimit", spec.get("backoffLimit"), minimum=0)
     template = fields.mapping(f"{at}.template", spec.get("template"))
-    read_pod(fields, f"{at}.template", template)
     return NodeJob(
+        first=read_pod(fields, f"{at}.template", template),
         template=template,
         backoff_limit=JOB_BACKOFF_LIMIT if limit is None else limit,
         trains=fields.mapping(f"{at}.metadata.labels", labels).get(ANCESTOR) == TRAINER,
     )
 
 
-def read_pod(fields: Fields, at: str, template: Json) -> None:
-    """Checks what is changed of a pod template."""
+def read_pod(fields: Fields, at: str, template: Json) -> object:
+    """Checks what is changed of a pod template; the name of its first container."""
     metadata = fields.mapping(f"{at}.metadata", template.get("metadata"))
     for name in ("labels", "annotations"):
         fields.mapping(f"{at}.metadata.{name}", metadata.get(name))
@@ -142,3 +159,4 @@ def read_pod(fields: Fields, at: str, template: Json) -> None:
             entries: list[Any] = fields.sequence(f"{at}[{place}].{name}", each.get(name))
             for number, entry in enumerate(entries):
                 fields.mapping(f"{at}[{place}].{name}[{number}]", entry)
+    return found[0].get("name") if found else None

@@ -11,11 +11,12 @@ import msgspec
 
 from trainop.engine.extensions import TRAIN_NODE
 from trainop.engine.fields import Fields, sentence
+from trainop.kinds.mpi.transport import MPI_V2, SSH, TRANSPORT
 from trainop.kinds.trainjob.names import NODE, SPEC_HASH, SUSPENDED_AS, TRAIN_JOBS
 from trainop.kinds.trainjob.nodes import MAKERS
 from trainop.kinds.trainjob.patches import apply_patches
-from trainop.kinds.trainjob.runtime import read_runtime
-from trainop.kinds.trainjob.trainer import read_trainer
+from trainop.kinds.trainjob.runtime import Runtime, read_runtime
+from trainop.kinds.trainjob.trainer import Trainer, read_trainer
 from trainop.runtime import Json, Resource, Unstructured, owner_reference
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -86,6 +87,7 @@ def translate(job: Unstructured, raw_runtime: Json) -> Child | Refusal:
     if not fields.errors:
         runtime = apply_patches(fields, runtime, spec.get("runtimePatches"))
     trainer = read_trainer(fields, fields.mapping("spec.trainer", spec.get("trainer")))
+    _check_mpi(fields, runtime, trainer)
     if fields.errors:
         return Refusal(sentence(fields.errors, fields.more))
     child = MAKERS[runtime.source](job.metadata.name, runtime, trainer)
@@ -95,6 +97,25 @@ def translate(job: Unstructured, raw_runtime: Json) -> Child | Refusal:
     return Child(
         child.resource,
         {**runtime.labels, **labels, **job.metadata.labels},
-        {**runtime.annotations, **annotations, **own, TRAIN_NODE: NODE},
+        {**runtime.annotations, **annotations, **own, **_marks(child.resource)},
         child.spec,
     )
+
+
+def _marks(resource: Resource) -> Json:
+    """The annotations that the operator adds."""
+    return {TRAIN_NODE: NODE, **({TRANSPORT: SSH} if resource.kind == MPI_V2.kind else {})}
+
+
+def _check_mpi(fields: Fields, runtime: Runtime, trainer: Trainer) -> None:
+    """The values of the policy that the operator reads; those of another type are errors."""
+    if runtime.source != "mpi":
+        return
+    at = "mlPolicy.mpi"
+    if trainer.processes and not trainer.processes.isdigit():
+        fields.invalid("spec.trainer.numProcPerNode", trainer.processes, "must be a number with mpi")
+    fields.integer(f"{at}.numProcPerNode", runtime.policy.get("numProcPerNode"), minimum=1)
+    fields.flag(f"{at}.runLauncherAsNode", runtime.policy.get("runLauncherAsNode"))
+    fields.text(f"{at}.sshAuthMountPath", runtime.policy.get("sshAuthMountPath"))
+    known = ("OpenMPI", "Intel", "MPICH")
+    fields.choice(f"{at}.mpiImplementation", runtime.policy.get("mpiImplementation"), known, "OpenMPI")

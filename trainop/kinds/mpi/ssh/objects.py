@@ -9,8 +9,16 @@ from functools import partial
 import msgspec
 
 from trainop.engine.checkpoint import add_responder, raise_grace
-from trainop.engine.extensions import ANNOTATION_PREFIX, read_checkpoint
-from trainop.engine.framework import JOB_NAME, JOB_ROLE, OPERATOR_NAME, REPLICA_INDEX, Companion, variable
+from trainop.engine.extensions import ANNOTATION_PREFIX, TRAIN_NODE, read_checkpoint
+from trainop.engine.framework import (
+    COMPLETION_INDEX,
+    JOB_NAME,
+    JOB_ROLE,
+    OPERATOR_NAME,
+    REPLICA_INDEX,
+    Companion,
+    variable,
+)
 from trainop.engine.manifests import keep_log_ends
 from trainop.engine.progress import access_of
 from trainop.engine.seen import Options, Snapshot
@@ -25,8 +33,9 @@ from trainop.kinds.mpi.hosts import (
     running_hosts,
 )
 from trainop.kinds.mpi.ssh.gang import decorate
-from trainop.kinds.mpi.ssh.job import DEFAULT_KEY_FOLDER, INTEL, OPEN_MPI, WHEN_READY, SshJob
+from trainop.kinds.mpi.ssh.job import DEFAULT_KEY_FOLDER, OPEN_MPI, WHEN_READY, SshJob
 from trainop.kinds.mpi.ssh.replicas import Replicas
+from trainop.kinds.mpi.ssh.variables import launcher_variables
 from trainop.kinds.mpi.transport import MPI_V2
 from trainop.runtime import Json, owner_reference
 
@@ -38,8 +47,6 @@ PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 _KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
 REPLACEMENT = "Failed"
 """`podReplacementPolicy` of the launcher's Job, as mpi-operator after v0.8.0: none starts beside a former one."""
-_PATIENCE = "-o ConnectionAttempts=10"
-"""The worker may not be reachable at once."""
 
 _IGNORE_DISRUPTIONS = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 """The Job controller then does not count a disrupted pod towards `backoffLimit`."""
@@ -167,41 +174,26 @@ def worker_encoder(job: SshJob, replicas: Replicas, options: Options) -> Callabl
     if not first.get("command") and not first.get("args"):
         first["command"] = ["/usr/sbin/sshd", "-De"]
     _add_variables(first, [variable("K_MPI_JOB_ROLE", "worker")])
-    labels = {**own.pop("labels"), REPLICA_INDEX: _PLACEHOLDER}
+    first_numbers = {REPLICA_INDEX: 1 if job.launcher_works else 0}
+    if TRAIN_NODE in job.metadata.annotations:
+        first_numbers[COMPLETION_INDEX] = 0
+    labels = {**own.pop("labels"), **dict.fromkeys(first_numbers, _PLACEHOLDER)}
     made = {**metadata(job, _PLACEHOLDER), **own, "labels": labels}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": _finish(job, spec, options)}
-    to_name, to_index, to_host, rest = _encode(pod).split(bytes(_PLACEHOLDER))
-    offset = 1 if job.launcher_works else 0
+    to_name, *to_numbers, to_host, rest = _encode(pod).split(bytes(_PLACEHOLDER))
+    places = [(text, first_numbers[label]) for text, label in zip(to_numbers, _numbered(labels), strict=True)]
 
     def fill(index: int) -> bytes:
         name = _encode(f"{job.name}-worker-{index}")
-        return b"".join((to_name, name, to_index, _encode(str(index + offset)), to_host, name, rest))
+        numbers = (part for text, start in places for part in (text, _encode(str(index + start))))
+        return b"".join((to_name, name, *numbers, to_host, name, rest))
 
     return lambda index: partial(fill, index)
 
 
-def launcher_variables(job: SshJob) -> list[Json]:
-    """The variables that the operator appends to the launcher's first container."""
-    hosts, slots = f"{CONFIG_FOLDER}/{HOSTFILE}", str(job.slots)
-    is_rsh = job.extras.remote_shell == "rsh"
-    found: list[tuple[str, str]] = [("K_MPI_JOB_ROLE", "launcher")]
-    if job.implementation == OPEN_MPI:
-        shell = ("OMPI_MCA_plm_rsh_agent", "rsh") if is_rsh else ("OMPI_MCA_plm_rsh_args", _PATIENCE)
-        found += [("OMPI_MCA_orte_keep_fqdn_hostnames", "true"), ("OMPI_MCA_orte_default_hostfile", hosts), shell]
-        found += [("OMPI_MCA_orte_set_default_slots", slots)]
-        if job.extras.open_mpi_version == "5":
-            shell = ("PRTE_MCA_plm_ssh_agent", "rsh") if is_rsh else ("PRTE_MCA_plm_ssh_args", _PATIENCE)
-            found += [("PRTE_MCA_prte_keep_fqdn_hostnames", "true"), ("PRTE_MCA_prte_default_hostfile", hosts), shell]
-            found += [("PRTE_MCA_prte_set_default_slots", slots)]
-    elif job.implementation == INTEL:
-        shell = ("I_MPI_HYDRA_BOOTSTRAP", "rsh") if is_rsh else ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", _PATIENCE)
-        found += [("I_MPI_HYDRA_HOST_FILE", hosts), shell, ("I_MPI_PERHOST", slots)]
-    else:
-        shell = ("HYDRA_LAUNCHER", "rsh") if is_rsh else ("HYDRA_LAUNCH_EXTRA_ARGS", _PATIENCE)
-        found += [("HYDRA_HOST_FILE", hosts), shell]
-    if not job.launcher_works:
-        found += [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
-    return [variable(name, value) for name, value in found]
+def _numbered(labels: Json) -> list[str]:
+    """The labels that have a number of the replica, in their order."""
+    return [name for name, value in labels.items() if value is _PLACEHOLDER]
 
 
 def launcher_template(job: SshJob, options: Options) -> Json:
@@ -209,6 +201,8 @@ def launcher_template(job: SshJob, options: Options) -> Json:
     own, spec = _pod(job, job.launcher, "launcher", job.launcher_name, options)
     if job.launcher_works:
         own["labels"][REPLICA_INDEX] = "0"
+    if TRAIN_NODE in job.metadata.annotations:
+        own["labels"][COMPLETION_INDEX] = "0"
     first = spec["containers"][0]
     _add_variables(first, launcher_variables(job))
     first["volumeMounts"] = [*first["volumeMounts"], {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER}]
