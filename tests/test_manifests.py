@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from trainop import __version__
 from trainop.cli import cli
 from trainop.errors import TrainopError
+from trainop.kinds.trainjob.crd import train_job_crds
 from trainop.manifests.command import OutdatedManifestsError
 from trainop.manifests.rbac import job_resources, rules
 from trainop.manifests.tree import files, stream
@@ -269,7 +270,8 @@ def built(kubectl: str, overlay: str) -> list[Any]:
 def test_crds_are_an_installation_of_their_own(kubectl: str, folder: str):
     """What is deleted with `kubectl delete -k` of any other folder leaves CRDs, and with them jobs, as they are."""
     found = {item["metadata"]["name"] for item in built(kubectl, folder) if item["kind"] == "CustomResourceDefinition"}
-    assert found == ({each["metadata"]["name"] for each in crds()} if folder in {"crds", "crds-typed"} else set())
+    of_folders = {"crds": crds(), "crds-typed": crds(), "crds-trainjob": train_job_crds()}
+    assert found == {each["metadata"]["name"] for each in of_folders.get(folder, [])}
 
 
 def test_the_stream_is_the_only_one_with_crds_and_an_operator_and_says_so():
