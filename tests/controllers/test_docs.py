@@ -35,7 +35,7 @@ from trainop.engine.startup import ON_STARTUP_DEADLINE, STARTUP_DEADLINE
 from trainop.engine.steps.checkpoints import AWAITED
 from trainop.engine.steps.companions import FINGERPRINT
 from trainop.engine.steps.rights import GRANTED_AT
-from trainop.kinds.dijob.names import JOURNAL, REQUEST, REQUESTED
+from trainop.kinds.dijob.names import ADMISSION, JOURNAL, REPLICAS, REQUEST, REQUESTED
 from trainop.kinds.mpi.hosts import HOSTS_AT
 from trainop.kinds.mpi.ssh.annotations import CLEAN_LAUNCHER, OPEN_MPI_VERSION, REMOTE_SHELL, REPLACE_FAILED
 from trainop.kinds.mpi.transport import TRANSPORT
@@ -87,6 +87,8 @@ def test_every_annotation_is_described_with_its_values():
         JOURNAL,
         REQUEST,
         REQUESTED,
+        REPLICAS,
+        ADMISSION,
     }
 
 
