@@ -261,7 +261,8 @@ def namespaced_role() -> Json:
 def namespace_admin_role() -> Json:
     """A ClusterRole aggregated into `admin`, so that who has that role in a namespace can install the overlay
     `namespaced` there with all its components: the API server lets nobody grant rights that they do not have."""
-    granted = [*rules(), *ssh_rules(), *exec_rules(), _rule([LEASES], "get create update")]
+    of_components = [*ssh_rules(), *exec_rules(), *train_job_rules(everywhere=False)]
+    granted = [*rules(), *of_components, _rule([LEASES], "get create update")]
     return _role("ClusterRole", f"{NAME}-namespace-admins", granted, {f"{_STANDARD}admin": "true"})
 
 
