@@ -162,6 +162,29 @@ def test_a_report_is_heard_before_the_first_pass_that_sees_the_job_run():
     assert here.wait(5) == Silence(5.0, 5.0, "j-master-0", look_in=AFTER - 5)
 
 
+def test_a_report_before_the_status_says_that_the_job_runs_is_one_of_its_first_run():
+    """A job that reports once at its start, while its first status is held back, and then hangs, has stalled."""
+    here = Process()
+    here.look(job(run=None))
+    here.silences.hear(job(run=None), "j-master-0")
+    here.clock.at += 3
+    assert here.look() == Silence(0.0, 3.0, "j-master-0", look_in=AFTER)
+    assert here.wait(50) == Silence(50.0, 53.0, "j-master-0", look_in=AFTER - 50)
+    assert here.look(job(run="2026-01-01T00:10:00Z")) == Silence(0.0, None, look_in=AFTER), "the next run is another"
+
+
+@pytest.mark.parametrize("type_", ["Running", "Restarting"])
+def test_a_report_between_two_runs_may_be_of_the_run_before(type_: str):
+    here = Process()
+    before = job(run=None)
+    before.raw["status"]["conditions"] = [
+        {"type": type_, "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    ]
+    here.look(before)
+    here.silences.hear(before, "j-master-0")
+    assert here.look() == Silence(0.0, None, look_in=AFTER)
+
+
 def test_reports_of_other_replicas_are_heard_in_the_cache():
     here = Process()
     handler = hear_reports(here.silences)

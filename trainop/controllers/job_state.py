@@ -117,6 +117,15 @@ class Listening:
     """Since when the silence lasts too long."""
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyReport:
+    """A report of a job that has never run yet as far as its status says (`Silences`)."""
+
+    pod: str
+    at: float
+    """Monotonic seconds."""
+
+
 @dataclass(slots=True)
 class JobState:
     """What the controller remembers of one job. Unused parts are None, so that an idle job costs little memory."""
@@ -142,6 +151,7 @@ class JobState:
     """A child disappeared that the operator did not delete, so the job may be deleted too (`OwnerCheck`)."""
     serves_rules: bool | None = None
     """`Snapshot.serves_rules` (`Consequences`)."""
+    early: EarlyReport | None = None
     listening: Listening | None = None
     clock_offset: float | None = None
     """Wall clock minus monotonic clock, in seconds (`JobClock`)."""

@@ -2,7 +2,8 @@
 
 A report is heard when the endpoint of this process takes it, or when the cache shows one that another replica took,
 which is up to `delay` seconds later. The silence of a run begins when this process first sees that the job runs: a
-process that has just started, or become leader, knows of no silence before.
+process that has just started, or become leader, knows of no silence before. A report may come before the status says
+that the job runs, which waits for its pods (`FirstStatuses`): before the first run, it is one of that run.
 
 What lasts too long is examined for `delay` seconds more before it counts, for reports that are on their way. A process
 that was frozen meanwhile, or had no time, examines it anew.
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainop.controllers.job_state import JobState, JobStates, Listening
+from trainop.controllers.job_state import EarlyReport, JobState, JobStates, Listening
 from trainop.engine.seen import Silence, Snapshot
 from trainop.engine.stalls import STALLED_AFTER, read_stall_rule
-from trainop.engine.status import RUNNING, Status
+from trainop.engine.status import RESTARTING, RUNNING, Status
 from trainop.runtime import Clock, Unstructured
 from trainop.runtime.lowlevel import EARLIEST
 
@@ -34,10 +35,12 @@ class Silences:
         """A report of a job, as the cache has it. `pod` sent it to this process; empty: the cache shows it, and it may
         be late. One that is late may be of the run before."""
         state = self._states.find(job.metadata.uid)
+        now = self._clock.monotonic()
         listening = self._listen(state, job) if state is not None else None
         if listening is None:
+            if state is not None and pod and _has_never_run(job):
+                state.early = EarlyReport(pod, now)
             return
-        now = self._clock.monotonic()
         listening.heard, listening.suspected = now, None
         listening.pod = pod or listening.pod
         if pod or now >= listening.since + self._delay():
@@ -64,7 +67,12 @@ class Silences:
             return None
         run = (status.find(RUNNING) or {}).get("lastTransitionTime")
         if state.listening is None or state.listening.run != run:
+            early, state.early = state.early, None
             state.listening = Listening(run, self._clock.monotonic())
+            if early is not None:
+                listening = state.listening
+                listening.heard = listening.reported = early.at
+                listening.pod = early.pod
         return state.listening
 
     def _examine(self, listening: Listening, left: float, now: float) -> tuple[bool, float]:
@@ -77,3 +85,11 @@ class Silences:
             listening.suspected = now
         rest = listening.suspected + delay - now
         return rest <= 0, max(rest, 0.0)
+
+
+def _has_never_run(job: Unstructured) -> bool:
+    """Whether the job is watched, and no report can be of a run before."""
+    if STALLED_AFTER not in job.metadata.annotations:
+        return False
+    status = Status(job.raw.get("status"), EARLIEST)
+    return status.find(RUNNING) is None and status.find(RESTARTING) is None
