@@ -307,6 +307,24 @@ async def test_only_the_first_report_and_the_one_after_a_stall_wake_the_controll
 
 
 @virtual_time
+async def test_a_job_that_reports_before_its_status_says_that_it_runs_and_then_hangs_has_stalled():
+    """No event comes after that of the operator's own write: the controller has to look by itself."""
+    shell = make_shell()
+    watched(shell, **{"stalled-after": "10m"})
+    await write(shell)
+    report(shell, 1)
+    for name in shell.pods():
+        shell.set_phase(name, "Running")
+    began = shell.clock.monotonic()
+    while condition(shell) != "True":
+        shell.show()
+        due = (await shell.look()).requeue_after
+        assert due is not None or condition(shell) == "True", shell.conditions()
+        await shell.clock.sleep(due or 0)
+    assert shell.clock.monotonic() - began == pytest.approx(AFTER + DELAY, abs=5)
+
+
+@virtual_time
 async def test_a_new_leader_begins_to_count():
     shell = make_shell()
     watched(shell, **{"stalled-after": "10m", "on-stall": "restart"})

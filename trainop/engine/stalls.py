@@ -29,6 +29,8 @@ ON_STALL = ANNOTATION_PREFIX + "on-stall"
 RESTART = "restart"
 SHORTEST = 60.0
 """Seconds of the shortest `stalled-after`: clients report every 5 s, and a report is written up to 10 s later."""
+FIRST_LOOK = 1.0
+"""Seconds after which a job that has reported before it ran is examined."""
 
 NO_PROGRESS, REPORTED = "NoProgress", "ProgressReported"
 """Reasons of the condition: True and False."""
@@ -81,6 +83,8 @@ def watch_for_stalls(seen: Snapshot, plan: Plan, restart: Restart | None) -> Pla
             if seen.silence.overdue:
                 return _stall(seen, plan, status, rule, restart)
             plan = _look_in(plan, seen.silence.look_in)
+    elif rule is not None and status.is_true(RUNNING) and isinstance(status.get(TRAINER_STATUS), dict):
+        plan = _look_in(plan, FIRST_LOOK)  # it begins to run, and no event may follow: the report came before
     return replace(plan, status=status.changed() or plan.status)
 
 
