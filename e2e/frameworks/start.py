@@ -30,8 +30,11 @@ def first_line(command: Sequence[str], folder: Path, path: str) -> float:
     """Seconds until the script prints; the program is then awaited."""
     began, found = time.monotonic(), None
     ours = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(folder / "state")}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, cwd=folder, env={**os.environ, **ours, "PATH": path}, text=True, **pipes) as process:  # type: ignore[call-overload]
+    variables = {**os.environ, **ours, "PATH": path}
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
         too_late = threading.Timer(PATIENCE, process.kill)
         too_late.start()
         said = []

@@ -14,29 +14,8 @@ import shutil
 import subprocess
 import sys
 
-from e2e.sdk.__main__ import embedded_cluster
+from e2e.embedded import embedded_cluster
 from e2e.trainer import command, environment
-
-TORCHRUN = f"""#!/bin/sh
-'''exec' "{sys.executable}" -u "$0" "$@"
-' '''
-import os, socket, sys, time
-rank, size = int(os.environ["PET_NODE_RANK"]), int(os.environ["PET_NNODES"])
-host, port = os.environ["PET_MASTER_ADDR"], int(os.environ["PET_MASTER_PORT"])
-if rank == 0:
-    server = socket.create_server(("", port))
-    peers = [server.accept() for _ in range(size - 1)]
-else:
-    while True:
-        try:
-            peer = socket.create_connection((host, port))
-            break
-        except OSError:
-            time.sleep(0.2)
-os.environ |= {{"RANK": str(rank), "WORLD_SIZE": str(size)}}
-os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
-"""
-"""Stands in for PyTorch's launcher with one process per node: all find node 0, then the program starts."""
 
 
 def main() -> int:
@@ -46,7 +25,7 @@ def main() -> int:
         parts = ["mpi"]
     else:
         print("left out: mpi, which needs root, openmpi-bin, openssh-client and openssh-server")
-    with embedded_cluster("--train-jobs", torchrun=TORCHRUN) as kubeconfig:
+    with embedded_cluster("--train-jobs") as kubeconfig:
         return subprocess.run(command(python, kubeconfig, *parts), check=False).returncode
 
 
