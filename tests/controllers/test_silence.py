@@ -185,13 +185,24 @@ def test_a_report_between_two_runs_may_be_of_the_run_before(type_: str):
     assert here.look() == Silence(0.0, None, look_in=AFTER)
 
 
+def test_the_first_report_of_a_run_counts_although_no_pass_has_seen_that_it_runs():
+    """Nothing else is to be done for a job once its status says that it runs, so that its next pass may be late."""
+    here = Process()
+    handler = hear_reports(here.silences)
+    here.look(job(run=None))
+    handler.update(job(run=None), job())
+    here.clock.at += DELAY
+    handler.update(job(), job(trainerStatus={"progressPercentage": 1}))
+    assert here.wait(5) == Silence(5.0, 5.0, look_in=AFTER - 5)
+
+
 def test_reports_of_other_replicas_are_heard_in_the_cache():
     here = Process()
     handler = hear_reports(here.silences)
     handler.add(job(trainerStatus={"progressPercentage": 1}), initial=True)
     here.look()
     here.clock.at += 60
-    handler.update(job(), job(conditions=[]))
+    handler.update(job(), job(startTime="2026-01-01T00:00:00Z"))
     assert here.wait(0).seconds == 60
     handler.update(job(), job(trainerStatus={"progressPercentage": 1}))
     assert here.wait(0).seconds == 0

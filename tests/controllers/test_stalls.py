@@ -142,6 +142,19 @@ def test_a_later_report_ends_the_stall(kind: str):
     assert world.counts["stalled"] == 2
 
 
+@every_kind
+def test_a_report_ends_a_stall_of_a_time_when_the_clock_was_ahead(kind: str):
+    """The process that saw the stall has ended, and its clock was an hour ahead."""
+    world = running(kind)
+    world.pass_time(3600)
+    decide(world, silence=OVER)
+    world.pass_time(-3600)
+    decide(world, silence=UNHEARD)
+    assert stalled(world)[0] == "True"  # type: ignore[index]
+    decide(world, silence=JUST)
+    assert stalled(world)[0] == "False"  # type: ignore[index]
+
+
 def test_a_stall_of_which_little_is_known():
     world = running("PyTorchJob")
     world.status["trainerStatus"] = {"metrics": [None, {"name": "current_step", "value": "7"}]}
@@ -270,6 +283,7 @@ def test_all_pods_restart_once_whatever_the_scope(kind: str, scope: str):
     world, made = restart(kind, restart_scope=scope)
     before = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
     assert sorted(deleted_pods(made)) == sorted(before)
+    assert made.status_first, "a status that is lost to a conflict would leave pods that end without a reason"
     assert made.annotations.keys() == {RESTARTS}
     assert history(world)["failures"] == 1
     assert world.counts["restarted"] == world.counts["stalled"] == 1

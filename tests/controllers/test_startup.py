@@ -240,6 +240,30 @@ def test_a_new_leader_neither_prolongs_nor_shortens_it(kind: str):
     assert world.is_true("Failed")
 
 
+@every_kind
+def test_a_time_of_a_clock_that_was_set_back_does_not_prolong_it_for_long(kind: str):
+    """A new process finds a time in the future: it begins anew, once."""
+    world = starting(kind, "fail")
+    world.pass_time(-3600)
+    decide(world)
+    settle(world)
+    assert state(world) == STARTING
+    assert seconds_to_startup(Unstructured(world.raw), world.now) == LIMIT
+    world.pass_time(LIMIT - 1)
+    assert decide(world).status is None
+    world.pass_time(1)
+    decide(world)
+    assert world.is_true("Failed")
+
+
+def test_all_have_started_is_known_whatever_the_clock_says():
+    world = starting("PyTorchJob")
+    start(world)
+    assert state(world) == STARTED
+    world.pass_time(-3600)
+    assert decide(world).status is None
+
+
 def test_an_operator_that_dies_before_the_suspension_repeats_it_and_says_nothing_again():
     world = starting("PyTorchJob")
     world.pass_time(LIMIT)

@@ -143,6 +143,7 @@ class World:
         self.observer = observer(Fairness(self), lambda name: self.store.table(name).objects)
         if isinstance(self.observer, SurviveObserver):
             self.observer.led_since = self._led_since
+            self.observer.jumps = [step.at for step in script.chaos if step.act == "jump"]
         if isinstance(self.observer, InPlaceObserver):
             self.observer.serves = script.restart_rules == KEPT
         self.nodes = nodes(self, random.Random(f"{script.seed}/nodes"))

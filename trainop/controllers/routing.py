@@ -152,6 +152,7 @@ def hear_reports(silences: Silences) -> Handler[Unstructured]:
     nothing about when it was sent."""
 
     def update(old: Unstructured, new: Unstructured) -> None:
+        silences.see(new)
         before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
         if before != after:
             silences.hear(new)

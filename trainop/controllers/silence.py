@@ -31,6 +31,11 @@ class Silences:
         self._clock = clock
         self._delay = delay
 
+    def see(self, job: Unstructured) -> None:
+        """A job as the cache has it now. That it runs may be known long before its next pass."""
+        if (state := self._states.find(job.metadata.uid)) is not None:
+            self._listen(state, job)
+
     def hear(self, job: Unstructured, pod: str = "") -> None:
         """A report of a job, as the cache has it. `pod` sent it to this process; empty: the cache shows it, and it may
         be late. One that is late may be of the run before."""

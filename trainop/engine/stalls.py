@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from trainop.engine.actions import Count, Event, Notice, Plan
 from trainop.engine.extensions import ANNOTATION_PREFIX
+from trainop.engine.pod_status import CLOCK_TOLERANCE
 from trainop.engine.progress import PROGRESS, TRAINER_STATUS, ProgressEndpoint, is_asked
 from trainop.engine.restart_history import RESTARTS
 from trainop.engine.root_cause import MAX_MESSAGE, Failure, one_line
@@ -123,6 +124,8 @@ def _has_reported(seen: Snapshot, silence: Silence, stalled: Json | None) -> boo
     suspended is of this run; else only what this process has seen."""
     if silence.reported is not None:
         since = read_time((stalled or {}).get("lastTransitionTime")) or EARLIEST
+        if since > seen.now + CLOCK_TOLERANCE:  # another process has seen the stall, before the clock was set back
+            return True
         return seen.now - timedelta(seconds=silence.reported) > since
     status = Status(seen.job.raw.get("status"), seen.now)
     is_first = status.find(SUSPENDED) is None and RESTARTS not in seen.job.metadata.annotations
@@ -144,7 +147,8 @@ def _stall(seen: Snapshot, plan: Plan, status: Status, rule: StallRule, restart:
         cause = Failure(reason=STALLED, message=one_line(told, MAX_MESSAGE), at=seen.wall or seen.now)
         made = restart(seen, cause)
     if made is not None:
-        plan = replace(made, notices=(*plan.notices, *made.notices))
+        # if the status were lost, the deleted pods would not tell why they ended, and the silence would go on
+        plan = replace(made, status_first=True, notices=(*plan.notices, *made.notices))
         status = Status(made.status or seen.job.raw.get("status"), seen.now)
     then = "all its pods are restarted" if made is not None else _advise(seen)
     text = f"{told}; {then}"

@@ -18,13 +18,14 @@ from trainop.engine.children import RoleSlots
 from trainop.engine.extensions import ANNOTATION_PREFIX
 from trainop.engine.job import Job
 from trainop.engine.kueue import QUEUE
+from trainop.engine.pod_status import CLOCK_TOLERANCE
 from trainop.engine.root_cause import MAX_MESSAGE, Failure, one_line
 from trainop.engine.seen import Pod, Snapshot
 from trainop.engine.spans import doubt_choice, doubt_span, format_span, read_span
 from trainop.engine.stalls import IGNORED
 from trainop.engine.status import RESTARTING, STARTED, SUSPENDED, Status
 from trainop.engine.waiting import find_reason
-from trainop.runtime import PODS, Unstructured
+from trainop.runtime import PODS, Json, Unstructured
 from trainop.runtime.lowlevel import EARLIEST, cut, read_time
 
 STARTUP_DEADLINE = ANNOTATION_PREFIX + "startup-deadline"
@@ -134,7 +135,7 @@ def find_doubts(annotations: Mapping[str, str], *, suspends: bool) -> Iterator[s
 def _watch(seen: Snapshot, plan: Plan, rule: StartupRule, status: Status, give_up: GiveUp) -> Plan:
     missing = plan.unstarted or Unstarted((), 0)
     old = status.find(STARTED)
-    if old is None or _wanted_at(status) > (read_time(old.get("lastTransitionTime")) or EARLIEST):
+    if old is None or _is_outdated(old, status, seen.now):
         status.remove(STARTED)
         text = f"All {missing.total:,} replicas have to start within {format_span(rule.deadline)}"
         status.set_first(STARTED, "False", STARTING, text)
@@ -148,6 +149,14 @@ def _watch(seen: Snapshot, plan: Plan, rule: StartupRule, status: Status, give_u
         due = left if plan.requeue_after is None else min(plan.requeue_after, left)
         plan = replace(plan, requeue_after=due)
     return replace(plan, status=status.changed() or plan.status)
+
+
+def _is_outdated(started: Json, status: Status, now: datetime) -> bool:
+    """Whether the condition is about an earlier run, or its deadline counts from a time of a clock that was set back:
+    then it counts from now."""
+    since = read_time(started.get("lastTransitionTime")) or EARLIEST
+    latest = now + CLOCK_TOLERANCE
+    return since < _wanted_at(status) <= latest or (since > latest and started.get("reason") == STARTING)
 
 
 def _wanted_at(status: Status) -> datetime:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,9 @@ class SurviveObserver:
         self._courses: dict[str, _Course] = {}
         self.led_since: Callable[[], float] = lambda: -math.inf
         """When the process that leads was started."""
+        self.jumps: Sequence[float] = ()
+        """When the operator's wall clock is set."""
+        self._elected_at = -math.inf
 
     def loses(self, uid: str) -> None:
         """Nobody takes pods away."""
@@ -83,6 +86,8 @@ class SurviveObserver:
             self._on_job(old, new)
         elif table.name == "pods":
             self._on_pod(old, new)
+        elif table.name == "leases.coordination.k8s.io" and _holder(old) != _holder(new):
+            self._elected_at = self._setting.now()
 
     # Jobs -------------------------------------------------------------------------------------------------------------
 
@@ -136,7 +141,10 @@ class SurviveObserver:
         deadline = _seconds(course.asks("startup-deadline"))
         if not deadline:
             return
-        if course.wanted_at is None or now - course.wanted_at < deadline - ROUNDING:
+        begun = course.wanted_at
+        # the time that is stored was taken by another clock than that of the process which first looks at it
+        moved = begun is not None and any(begun <= at <= self.led_since() + KNOWN for at in self.jumps)
+        if begun is None or (now - begun < deadline - ROUNDING and not moved):
             self._accuse(course, "startup deadline", "is suspended before its startup deadline")
         if not self._late(course):
             self._accuse(course, "startup deadline", "is suspended although all its pods have started")
@@ -186,10 +194,12 @@ class SurviveObserver:
             after, heard = _seconds(course.asks("stalled-after")), course.heard
             stalled = _is_true(job, "Stalled")
             since = max(heard or now, course.ran_at or now, self.led_since())
-            certain = heard is not None and (not course.anew or heard > (course.ran_at or 0.0) + KNOWN)
+            # a report that came while no process led is in the status, at a time of another clock: of which run is it?
+            led = heard is not None and heard > max(self.led_since(), self._elected_at)
+            certain = heard is not None and (not course.anew or (led and heard > (course.ran_at or 0.0) + KNOWN))
             if after and certain and now - since > after + LISTENS and not stalled:
                 self._accuse(course, "silence is noticed", f"has not reported for {now - since:.0f} s")
-            if stalled and heard is not None and (course.stalled_at or 0.0) + KNOWN < heard < now - KNOWN:
+            if stalled and led and heard is not None and (course.stalled_at or 0.0) + KNOWN < heard < now - KNOWN:
                 self._accuse(course, "stalls", "reports again, and still says that it has stalled")
             deadline = _seconds(course.asks("startup-deadline"))
             if deadline and (late := self._late(course)) and now - (course.wanted_at or now) > deadline + LISTENS:
@@ -202,6 +212,10 @@ class SurviveObserver:
 def _status(job: Json) -> Json:
     found: Json = job.get("status") or {}
     return found
+
+
+def _holder(lease: Json | None) -> str:
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
 
 
 def _condition(job: Json, type_: str) -> Json:
