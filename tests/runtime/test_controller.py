@@ -516,6 +516,20 @@ async def test_conflicts_are_forgotten_with_the_first_success():
 
 
 @virtual_time
+async def test_a_process_that_was_frozen_cancels_its_reconciles_before_it_calls_them_stuck():
+    """A laptop sleeps, or a container is paused: both limits have passed when it goes on."""
+    reconciler = Scripted(a=[lambda: asyncio.sleep(1000, DONE), DONE])
+    with capture_logs() as logs:
+        async with Running(reconciler) as controller:
+            controller.queue.add(A)
+            await asyncio.sleep(1)
+            VirtualClock().stall(3600)
+            await asyncio.sleep(60)
+    assert len(reconciler.times("a")) == 2
+    assert "reconcile is stuck" not in [line["event"] for line in logs]
+
+
+@virtual_time
 async def test_only_stuck_reconciles_are_reported_as_stuck():
     async def slow() -> Result:
         await asyncio.sleep(100)

@@ -194,8 +194,8 @@ class SurviveObserver:
             after, heard = _seconds(course.asks("stalled-after")), course.heard
             stalled = _is_true(job, "Stalled")
             since = max(heard or now, course.ran_at or now, self.led_since())
-            # a report that came while no process led is in the status, at a time of another clock: of which run is it?
-            led = heard is not None and heard > max(self.led_since(), self._elected_at)
+            # one that came while no process led, or soon after, may be of the run before: its time is that of a pod
+            led = heard is not None and heard > max(self.led_since(), self._elected_at) + KNOWN
             certain = heard is not None and (not course.anew or (led and heard > (course.ran_at or 0.0) + KNOWN))
             if after and certain and now - since > after + LISTENS and not stalled:
                 self._accuse(course, "silence is noticed", f"has not reported for {now - since:.0f} s")

@@ -197,7 +197,12 @@ class Controller:
 
     async def _reconcile_with_timeout(self, key: Key) -> Result:
         loop = asyncio.get_running_loop()
-        stuck = loop.call_later(self._timeout + STUCK_AFTER, self._report_stuck, key)
+
+        def wait_on() -> None:
+            nonlocal timer  # from now on, as a process that was frozen cancels the reconcile only now
+            timer = loop.call_later(STUCK_AFTER, self._report_stuck, key)
+
+        timer = loop.call_later(self._timeout, wait_on)
         try:
             async with asyncio.timeout(self._timeout) as limit:
                 result = await self._reconciler.reconcile(key)
@@ -207,7 +212,7 @@ class Controller:
                 raise TimeoutError(f"reconcile took longer than {self._timeout:g} s") from None
             raise
         finally:
-            stuck.cancel()
+            timer.cancel()
         if limit.expired():  # the reconciler swallowed the cancellation
             self._metrics.timeouts.inc()
             raise TimeoutError(f"reconcile took longer than {self._timeout:g} s")
