@@ -197,6 +197,7 @@ class Controller:
 
     async def _reconcile_with_timeout(self, key: Key) -> Result:
         loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
 
         def wait_on() -> None:
             nonlocal timer  # from now on, as a process that was frozen cancels the reconcile only now
