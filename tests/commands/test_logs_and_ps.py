@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import Shell, python_job
+from trainop.commands import logs
 from trainop.commands.loglines import MAX_LINE, Line, lines_of
 from trainop.commands.logs import LogOptions, Logs
 from trainop.commands.ps import HEADINGS, render, row_of
@@ -230,3 +231,32 @@ def test_of_failures_in_one_second_that_comes_first_which_the_operator_blames(bl
     found = Logs(connection, Target(job_types()[0], job), LogOptions())._failed_first([pod("master"), pod("worker")])
     assert found is not None
     assert found.name == first
+
+
+async def test_following_says_once_that_replicas_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(logs, "POLL", 0)
+    prefix = "training.kubeflow.org/"
+    pods = [
+        {
+            "metadata": {"name": f"p-{index}", "labels": {f"{prefix}replica-type": "worker"}},
+            "spec": {"containers": [{"name": "c"}]},
+        }
+        for index in range(66)
+    ]
+    looks = iter([{}, {}, {"conditions": [{"type": "Succeeded", "status": "True"}]}])
+
+    class Api:
+        async def list(self, *_: Any, **__: Any) -> Any:
+            return SimpleNamespace(items=pods)
+
+        async def get(self, *_: Any) -> Any:
+            return {"status": next(looks)}
+
+    connection: Any = SimpleNamespace(client=Api())
+    target = Target(job_types()[0], {"metadata": {"name": "p", "namespace": "d"}})
+    assert await Logs(connection, target, LogOptions()).show(follow=True) == 0
+    assert next(looks, None) is None
+    note = "2 replicas are left out; choose with --role, --index or --rank, or raise --max-replicas"
+    assert capsys.readouterr().err == f"--- {note}\n"

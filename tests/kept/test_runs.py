@@ -177,6 +177,18 @@ def test_a_run_can_be_run_again(home: Home):
     assert "no run train-2" in home.trainop("rerun", "train-2", code=1).stderr
 
 
+def test_a_run_with_a_page_is_run_again_in_the_background_without_it_and_says_so(home: Home):
+    home.trainop("run", home.script("import sys\nprint('given', sys.argv[1:])\n"), "--ui", "--", "--ui")
+    assert home.record("train-1")["command"][1:] == ["train.py", "--ui", "--", "--ui"]
+    done = home.trainop("rerun", "-d", "train-1")
+    assert done.stderr == "trainop: without --ui, as nobody would be told the address; see trainop ui RUN\n"
+    home.wait_for(lambda: home.states()["train-2"] == "Succeeded")
+    assert home.record("train-2")["command"][1:] == ["train.py", "--", "--ui"]
+    assert "given ['--ui']" in home.trainop("logs", "train-2").stdout
+    assert "without --ui" not in home.trainop("rerun", "-d", "train-2").stderr
+    home.wait_for(lambda: home.states()["train-3"] == "Succeeded")
+
+
 def test_kill_9_leaves_what_was_written(home: Home):
     home.trainop("run", "-d", home.script(TICKS), "--nproc=2")
     home.wait_for(lambda: "worker-0 tick 3\n" in home.trainop("logs", "train-1").stdout)

@@ -162,6 +162,13 @@ class Logs:
         self._options = options
         self._sink = sink or Printer(timestamps=options.timestamps)
         self._say = self._sink.note
+        self._said: set[str] = set()
+
+    def _say_once(self, text: str) -> None:
+        """For what is found at every look at the pods."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
 
     async def show(self, *, follow: bool) -> int:
         """Returns the exit code: 1 if there is nothing to show."""
@@ -192,7 +199,7 @@ class Logs:
         if len(chosen) > most:
             chosen.sort(key=lambda each: (each.first_failure or "~", each.order))
             left = f"{len(chosen) - most} replicas are left out"
-            self._say(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
+            self._say_once(f"{left}; choose with --role, --index or --rank, or raise --max-replicas")
         return chosen[:most]
 
     def _failed_first(self, replicas: Sequence[Replica]) -> Replica | None:
@@ -224,7 +231,7 @@ class Logs:
             names = [each["name"] for each in replica.pod["spec"]["containers"]]
             name = self._options.container or names[0]
             if name not in names:
-                self._say(f"{replica.pod_name} has no container {name}; it has: {', '.join(names)}")
+                self._say_once(f"{replica.pod_name} has no container {name}; it has: {', '.join(names)}")
                 continue
             status: Json = next((each for each in replica.statuses() if each.get("name") == name), {})
             found.append(Source(replica, name, printable(replica.name), status.get("restartCount", 0)))

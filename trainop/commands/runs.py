@@ -109,6 +109,8 @@ def rerun_command(run: str, detach: bool) -> None:
     except OSError as error:
         raise StartError(f"the folder of run {run} cannot be entered: {record.folder}: {error.strerror}") from error
     command = [each for each in record.command[:end] if not (detach and each == "--ui")] + record.command[end:]
+    if len(command) < len(record.command):
+        click.echo("trainop: without --ui, as nobody would be told the address; see trainop ui RUN", err=True)
     page = click.get_current_context().find_root().obj
     run_again.main([*(["-d"] if detach else []), *command], prog_name="trainop run", obj=page)
 

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from trainop.run.exits import Exits
+from trainop.run.live import LiveTable
 from trainop.run.output import Output
 from trainop.run.pace import Pace
 from trainop.runtime import Json
@@ -96,8 +96,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         if self.terminal:
-            console = self._output.console
-            self._output.show(Live(console=console, get_renderable=self.table, auto_refresh=False, transient=True))
+            self._output.show(LiveTable(self._output.console, self.table))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -162,12 +161,15 @@ def _job_table(job: JobView) -> Group:
     """Title and table of a job. The title is separate, because it may be wider than the table."""
     title = Text.assemble((f"{job.kind} {job.name}", "bold"), *(f"  {_symbol(true)}{true}" for true in job.conditions))
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("REPLICA", "PHASE", "RESTARTS", ""):
+    for heading in ("REPLICA", "PHASE", "RESTARTS"):
         table.add_column(heading, no_wrap=True)
+    table.add_column("")  # the only one that shrinks with the terminal
     for name in sorted(job.replicas, key=_sort_key):
         replica = job.replicas[name]
         phase = Text(replica.phase, style=_STYLES.get(replica.phase, ""))
-        table.add_row(replica.name, phase, str(replica.restarts), Text(_describe(replica), overflow="ellipsis"))
+        table.add_row(
+            replica.name, phase, str(replica.restarts), Text(_describe(replica), no_wrap=True, overflow="ellipsis")
+        )
     progress = job.pace.draw()
     return Group(title, progress, table) if progress else Group(title, table)
 
