@@ -108,8 +108,9 @@ test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and b
 simulate: $(READY)  ## the whole operator in virtual time with faults: SEEDS=300 of them, or one again by SEED=n
 	@$(BIN)/python -m tests.simulation --family $(or $(FAMILY),all) $(if $(SEED),--seed $(SEED) --log,--first $(or $(FIRST),0) --seeds $(or $(SEEDS),300))
 
-frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator; installs several GB, once
+frameworks: $(READY)  ## PyTorch, TensorFlow, Paddle, JAX and XGBoost train under the operator, and the quickstart; installs several GB, once
 	@$(BIN)/python -m e2e.frameworks
+	@$(BIN)/python -m e2e.frameworks.quickstart
 
 test-sdk: $(READY)  ## every call of the kubeflow-training SDK (PyPI) on the embedded cluster; VERSION=1.9.4 for one; installs it once
 	@$(BIN)/python -m e2e.sdk $(VERSION)
