@@ -26,12 +26,15 @@ COMPONENTS = {
     "dijob": "dijob",
     "eviction-responder": "evictionResponder",
     "grafana-dashboard": "grafanaDashboard",
+    "kueue": "kueue",
     "mpi-exec": "mpiExec",
     "mpi-ssh": "mpiSsh",
     "network-policy": "networkPolicy",
     "prometheus-rule": "prometheusRule",
     "secure-metrics": "secureMetrics",
+    "progress": "progress",  # here, because both add flags
     "service-monitor": "serviceMonitor",
+    "train-jobs": "trainJobs",
     "user-roles": "userRoles",
 }
 """Component -> the value of our chart that adds it."""
@@ -145,6 +148,9 @@ def test_a_misspelt_value_is_refused(chart: Row, tmp_path: Path) -> None:
     [
         ({"namespaced": True, **on("dijob")}, "components.dijob needs rights in all namespaces"),
         ({"namespaces": ["a"], **on("dijob")}, "components.dijob needs rights in all namespaces"),
+        ({"namespaced": True, **on("kueue")}, "components.kueue needs to read ResourceFlavors"),
+        ({"namespaces": ["a"], **on("kueue")}, "components.kueue needs to read ResourceFlavors"),
+        ({"namespaced": True, **on("progress")}, "components.progress has the certificate of the webhooks"),
         ({"namespaced": True, **on("secureMetrics")}, "components.secureMetrics needs the right to review tokens"),
         ({"namespaces": ["a"], **on("secureMetrics")}, "components.secureMetrics needs the right to review tokens"),
         ({"webhooks": {"enabled": False, "failurePolicy": "Fail"}}, "webhooks.failurePolicy is Fail, but"),
@@ -165,10 +171,11 @@ def test_values_that_cannot_work_are_refused(values: Any, sentence: str, tmp_pat
 
 
 def test_a_release_can_have_permissions_in_several_namespaces(tmp_path: Path) -> None:
-    values = {"namespaces": ["a", "b"], **on("mpiSsh", "mpiExec")}
+    values = {"namespaces": ["a", "b"], **on("mpiSsh", "mpiExec", "trainJobs")}
     rendered = render(OURS, values, tmp_path)
     assert not {key for key in rendered if key[0].startswith("Cluster")}
-    roles = {"training-operator", "training-operator-mpi-exec", "training-operator-mpi-ssh"}
+    components = ("mpi-exec", "mpi-ssh", "train-jobs")
+    roles = {"training-operator", *(f"training-operator-{name}" for name in components)}
     for kind in ("Role", "RoleBinding"):
         assert {(namespace, name) for each, namespace, name in rendered if each == kind} == {
             *((namespace, name) for namespace in "ab" for name in roles),

@@ -156,6 +156,8 @@ OF_EACH: dict[str, dict[str, tuple[Any, Expected]]] = {
         "components.evictionResponder": switched(
             "evictionResponder", ("ClusterRole", "training-operator-eviction-responder")
         ),
+        "components.kueue": switched("kueue", ("ClusterRole", "training-operator-kueue")),
+        "components.trainJobs": switched("trainJobs", ("ClusterRole", "training-operator-train-jobs")),
         "components.userRoles": switched("userRoles", ("ClusterRole", "training-operator-edit")),
         "components.networkPolicy": switched("networkPolicy", ("NetworkPolicy", "training-operator")),
         "components.serviceMonitor": switched("serviceMonitor", ("ServiceMonitor", "training-operator")),
@@ -395,7 +397,7 @@ def without(values: Any, path: str) -> Any:
 SECTIONS = [
     pytest.param(chart, section, id=f"{chart.folder}-{section}")
     for chart in CHARTS
-    for section in {"", *chart.deployments}
+    for section in dict.fromkeys(("", *chart.deployments))
 ]
 
 
