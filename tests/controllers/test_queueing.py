@@ -13,7 +13,7 @@ from tests.engine.queue_world import QUEUE, QueueWorld, WithKueue
 from tests.kinds.mpi_world import MpiWorld, mpi_job, replicas
 from tests.runtime.virtual_time import virtual_time
 from trainop.engine.kueue import FLAVORS, WORKLOADS, SeenQueue
-from trainop.kinds.mpi.transport import LAUNCHER_JOBS
+from trainop.kinds.mpi.transport import LAUNCHER_JOBS, MPI_V2, TRANSPORT
 from trainop.programs.queues import QUEUED, with_queue
 from trainop.programs.schemes import FRAMEWORKS
 from trainop.programs.schemes import KINDS as SCHEMES
@@ -167,6 +167,21 @@ def test_mpi_job_without_a_transport_has_no_workload(transport: str) -> None:
     world = QueuedMpi(queued(mpi_job(transport=transport, run={"managedBy": "kueue.x-k8s.io/multikueue"})))
     world.step()
     assert not world.workloads
+
+
+def test_mpi_job_over_ssh_waits_in_the_queue_from_its_first_pass_on() -> None:
+    """As a user creates it: its transport is not recorded yet."""
+    job = queued(mpi_job(transport=None))
+    job["metadata"]["managedFields"] = [
+        {"apiVersion": MPI_V2.api_version, "fieldsV1": {"f:spec": {"f:mpiReplicaSpecs": {}}}}
+    ]
+    world = QueuedMpi(job)
+    made = world.step()
+    assert made.annotations == {TRANSPORT: "ssh"}
+    assert not world.pods
+    assert world.launcher_suspended
+    assert world.suspended() is True
+    assert world.workload["spec"]["queueName"] == "q"
 
 
 def test_pod_sets_of_an_mpi_job_over_ssh() -> None:

@@ -49,7 +49,7 @@ class Queueing:
     """Empty for a job that has none to ask for, such as an invalid one."""
     place: Callable[[Json, Mapping[str, Placement]], Json]
     """The `spec` of a job -> as its admission says. May raise `PlacementError`."""
-    leaves: Callable[[Unstructured], bool]
+    leaves: Callable[[Snapshot], bool]
     """Whether another controller plans the job."""
     done: Callable[[Snapshot], Mapping[str, int]]
     """Pod set -> the pods that have ended and are never replaced."""
@@ -59,7 +59,7 @@ class Queueing:
     def plan(self, seen: Snapshot, decide: Decide) -> Plan:
         """The plan of one reconcile; `decide` makes that of a job without a queue."""
         queue = seen.queue
-        if queue is None or seen.job.metadata.terminating or self.leaves(seen.job):
+        if queue is None or seen.job.metadata.terminating or self.leaves(seen):
             return decide(seen)
         job, status = seen.job.metadata, Status(seen.job.raw.get("status"), seen.now)
         own = [each for each in queue.workloads if is_made_by_us(each, self.words, job)]

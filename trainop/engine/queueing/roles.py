@@ -27,7 +27,7 @@ def queueing_of(framework: Framework) -> Queueing:
         words=framework,
         pod_sets=partial(_pod_sets, framework),
         place=partial(place_roles, framework.replica_specs),
-        leaves=lambda job: ignored(job, framework.managers),
+        leaves=lambda seen: ignored(seen.job, framework.managers),
         done=partial(_done, framework),
     )
 

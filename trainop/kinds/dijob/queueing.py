@@ -23,7 +23,7 @@ from trainop.kinds.dijob.names import ADMISSION, DIJOBS, SUFFIX_CHARACTERS, SUFF
 from trainop.kinds.dijob.plan import encode_coordinator
 from trainop.kinds.dijob.pods import build_pod, template_of
 from trainop.kinds.dijob.world import WORDS
-from trainop.runtime import Json, Unstructured
+from trainop.runtime import Json
 
 _SUFFIX = SUFFIX_CHARACTERS[0] * SUFFIX_LENGTH
 
@@ -33,7 +33,7 @@ def dijob_queueing() -> Queueing:
     return Queueing(words=WORDS, pod_sets=_pod_sets, place=place, leaves=_never, done=_none_done, suspends=False)
 
 
-def _never(_job: Unstructured) -> bool:
+def _never(_seen: Snapshot) -> bool:
     return False
 
 

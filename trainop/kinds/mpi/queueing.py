@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,13 +19,13 @@ from trainop.kinds.mpi.hosts import LAUNCHER, REPLICA_SPECS, WORKER
 from trainop.kinds.mpi.ssh.job import MANAGERS, SshJob, parse_ssh
 from trainop.kinds.mpi.ssh.objects import launcher_template, worker_encoder
 from trainop.kinds.mpi.ssh.world import WORDS
-from trainop.kinds.mpi.transport import EXEC, SSH, known_transport
-from trainop.runtime import Json, Unstructured
+from trainop.kinds.mpi.transport import EXEC, SSH, choose, known_transport
+from trainop.runtime import Json
 
 
 def exec_queueing() -> Queueing:
     """How jobs with transport exec are queued."""
-    return replace(queueing_of(MPI_EXEC), leaves=_leaves(EXEC, MPI_EXEC.managers))
+    return replace(queueing_of(MPI_EXEC), leaves=_leaves_exec)
 
 
 def ssh_queueing() -> Queueing:
@@ -34,14 +34,19 @@ def ssh_queueing() -> Queueing:
         words=WORDS,
         pod_sets=_pod_sets,
         place=partial(place_roles, REPLICA_SPECS),
-        leaves=_leaves(SSH, MANAGERS),
+        leaves=_leaves_ssh,
         done=_none_done,
     )
 
 
-def _leaves(transport: str, managers: tuple[str, ...]) -> Callable[[Unstructured], bool]:
-    """A job has no Workload before its transport is recorded: that decides what its pods are."""
-    return lambda job: ignored(job, managers) or known_transport(job) != transport
+def _leaves_exec(seen: Snapshot) -> bool:
+    """The controller of ssh records the transport."""
+    return ignored(seen.job, MPI_EXEC.managers) or known_transport(seen.job) != EXEC
+
+
+def _leaves_ssh(seen: Snapshot) -> bool:
+    """The pass that records the transport also starts the job, so that it has to ask the queue already."""
+    return ignored(seen.job, MANAGERS) or choose(seen).transport != SSH
 
 
 def _none_done(_seen: Snapshot) -> Mapping[str, int]:
