@@ -19,6 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.patience import PATIENCE
+from tests.runtime.scripted import ScriptedTransport
 from trainop.local.api.serving.server import ApiServer
 from trainop.runtime import (
     CONFIG_MAPS,
@@ -73,6 +74,17 @@ def copier(**options: Any) -> Operator:
             ctx.event(source, "Normal", "Copied", "made the secret")
 
     return operator
+
+
+async def test_an_operator_lists_in_pages():
+    """Each list is a request for a page, none a watch that begins with the objects."""
+    transport = ScriptedTransport(*[ConnectionError("reset")] * 2)
+    manager = copier(leader_election=False).build(transport, serve=False, signals=False)
+    running = asyncio.create_task(manager.run())
+    await asyncio.wait_for(transport.exhausted(), PATIENCE)
+    manager.stop()
+    await running
+    assert {verb for verb in transport.verbs() if verb != "GET"} == {"list"}
 
 
 async def test_an_object_and_its_children_trigger_the_function_which_reads_writes_and_records():

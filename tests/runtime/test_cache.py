@@ -19,6 +19,8 @@ from tests.runtime.scripted import (
     added,
     bookmark,
     json_response,
+    page,
+    pod,
     refusal,
 )
 from tests.runtime.virtual_time import VirtualClock, virtual_time
@@ -173,6 +175,21 @@ async def test_the_options_of_the_cache_reach_the_server():
         assert (request.query["labelSelector"], request.query["fieldSelector"]) == ("app=x", "spec.x=1")
         assert "PartialObjectMetadata" in request.accept
     assert 0.8 <= transport.times[1] <= 1.6, "the back-off uses the clock of the cache"
+
+
+@virtual_time
+async def test_a_cache_may_list_in_pages_only():
+    """Also after its watch has expired."""
+    clock = VirtualClock()
+    first = page(pod("a"), token="t"), page(pod("b"), version=10), refusal(410, "Expired")
+    transport = ScriptedTransport(*first, page(pod("c"), version=20))
+    client = Client(transport, clock=clock, rng=random.Random(1))
+    cache = Cache(client, clock=clock, rng=random.Random(1), streamed=False)
+    pods = cache.informer(PODS, DECODE)
+    async with running(cache):
+        await transport.exhausted()
+    assert transport.verbs() == ["list", "next", "watch@10", "list", "watch@20"]
+    assert [obj.metadata.name for obj in pods.store.list()] == ["c"]
 
 
 @virtual_time

@@ -36,16 +36,16 @@ class Cache:
         rng: random.Random | None = None,
         metrics: InformerMetrics | None = None,
         guarded: bool = False,
+        streamed: bool = True,
     ) -> None:
         """`namespaces` limits all namespaced kinds, optionally with selectors per namespace; empty means all. `guarded`
-        detects mutations of cached objects, which then end the process; for tests."""
+        detects mutations of cached objects, which then end the process; for tests. `streamed` as in `Informer`."""
         self._client = client
         self._namespaces = namespaces
-        self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
-        self._metrics = metrics
-        self._guarded = guarded
-        self._discovery = Discovery(client, self._clock)
+        clock = clock or SystemClock()
+        rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
+        self._common: dict[str, Any] = {"clock": clock, "rng": rng, "discovery": Discovery(client, clock)}
+        self._common |= {"metrics": metrics, "guarded": guarded, "streamed": streamed}
         self._informers: dict[tuple[Any, ...], Informer[Any]] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -80,11 +80,7 @@ class Cache:
             optional=optional,
             permission_optional=permission_optional,
             metadata_only=metadata_only,
-            discovery=self._discovery,
-            clock=self._clock,
-            rng=self._rng,
-            metrics=self._metrics,
-            guarded=self._guarded,
+            **self._common,
         )
         if self._group is not None:
             self._group.create_task(informer.run(), name=f"informer {resource}")

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -113,6 +114,7 @@ class Informer(Generic[T]):
         optional: bool = False,
         permission_optional: bool = False,
         metadata_only: bool = False,
+        streamed: bool = True,
         discovery: Discovery | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -121,8 +123,8 @@ class Informer(Generic[T]):
     ) -> None:
         """`optional`: the kind may be absent, such as a CRD that is not installed; the informer then counts as synced,
         and polls discovery until the kind is served. `permission_optional`: a kind that may not be listed is treated in
-        the same way. `metadata_only`: the server sends only metadata, which saves memory. `guarded`: detect mutations
-        of cached objects, for tests."""
+        the same way. `metadata_only`: the server sends only metadata, which saves memory. `streamed`: ask for streamed
+        lists, else only for pages. `guarded`: detect mutations of cached objects, for tests."""
         self.resource = resource
         self.optional = optional
         self._permission_optional = permission_optional
@@ -137,11 +139,12 @@ class Informer(Generic[T]):
         self._synced = asyncio.Event()
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._scopes = scopes_of(resource, namespaces, label_selector, field_selector)
-        self._reflectors = [
-            self._reflector(scope, client, decode, metadata_only=metadata_only) for scope in self._scopes
-        ]
+        reflect = partial(self._reflector, client, decode, metadata_only=metadata_only, streamed=streamed)
+        self._reflectors = [reflect(scope) for scope in self._scopes]
 
-    def _reflector(self, scope: Scope, client: Client, decode: Decoder[T], *, metadata_only: bool) -> Reflector[T]:
+    def _reflector(
+        self, client: Client, decode: Decoder[T], scope: Scope, *, metadata_only: bool, streamed: bool
+    ) -> Reflector[T]:
         return Reflector(
             client,
             self.resource,
@@ -149,6 +152,7 @@ class Informer(Generic[T]):
             self,
             scope=scope,
             metadata_only=metadata_only,
+            streamed=streamed,
             clock=self._clock,
             rng=self._rng,
             metrics=self._metrics,

@@ -78,6 +78,7 @@ class Reflector(Generic[T]):
         *,
         scope: Scope,
         metadata_only: bool,
+        streamed: bool,
         clock: Clock,
         rng: random.Random,
         metrics: InformerMetrics,
@@ -97,7 +98,7 @@ class Reflector(Generic[T]):
         self._seen, self._pages = set[Key](), Pages()
         self._list_began = self._yielded = 0.0
         self._throttle = LogThrottle(clock, LOG_INTERVAL)
-        self._initial = self._streams = True
+        self._initial, self._streams = True, streamed
         self._in_outage = self._retried_early = False
         self._page_size = PAGE_SIZE
         self._until: tuple[Cause, ...] = ()
