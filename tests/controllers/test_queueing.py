@@ -141,6 +141,23 @@ def test_quota_is_kept_until_the_job_controller_has_suspended_the_launcher() -> 
     assert world.said()["QuotaReserved"][0] == "False"
 
 
+def test_launcher_of_an_evicted_job_is_not_resumed_while_kueue_is_absent() -> None:
+    world = world_of("MPIJob over ssh")
+    assert isinstance(world, QueuedMpi)
+    world.settle()
+    world.admit()
+    run(world)
+    world.launcher["status"] = {"startTime": "2026-01-01T00:00:00Z"}
+    world.evict()
+    world.settle()
+    assert world.launcher_suspended
+    assert world.pods, "they are ending"
+    world.queue = SeenQueue(unavailable="absent")
+    world.settle()
+    assert world.launcher_suspended
+    assert world.launcher["status"]["startTime"]
+
+
 @every_kind
 def test_absent_api_starts_nothing_and_stops_nothing(kind: str) -> None:
     world = world_of(kind)

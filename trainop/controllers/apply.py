@@ -52,7 +52,7 @@ def _group_key(action: Action) -> object:
 
 
 def _makes_pods(action: Action) -> bool:
-    return isinstance(action, Ensure) and (action.resource == PODS or action.makes_pods)
+    return isinstance(action, Ensure | Patch) and (action.makes_pods or is_creation(action, PODS))
 
 
 def _is_at_once(group: Sequence[Action]) -> bool:

@@ -109,6 +109,8 @@ class Patch:
     subresource: str | None = None
     version: str = ""
     need: Need = Need.JOB
+    makes_pods: bool = False
+    """Another controller then makes pods of the object: it is not patched before their PodGroup exists."""
 
 
 @dataclass(frozen=True, slots=True)

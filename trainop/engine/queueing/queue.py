@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from trainop.engine.actions import Action, Ensure, Event, Plan, Remove
+from trainop.engine.actions import Action, Ensure, Event, Patch, Plan, Remove, is_creation
 from trainop.engine.fields import as_object
 from trainop.engine.framework import Words
 from trainop.engine.kueue import ADMITTED, EVICTED, FINISHED, QUEUE, RESERVED, WORKLOADS, SeenQueue, Workload
@@ -126,9 +126,9 @@ def _with_spec(job: Unstructured, spec: Json) -> Unstructured:
 
 def _is_barred(action: Action, mode: Mode) -> bool:
     """Whether the action makes pods that are not admitted. A launcher's Job that is made suspended makes none."""
-    if mode is Mode.RUN or not isinstance(action, Ensure):
+    if mode is Mode.RUN or not isinstance(action, Ensure | Patch):
         return False
-    return action.resource == PODS or (mode is Mode.FREEZE and action.makes_pods)
+    return is_creation(action, PODS) or (mode is Mode.FREEZE and action.makes_pods)
 
 
 # Jobs that do not wait ------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainop.engine.actions import Action, Ensure, How, Patch, Remove
 from trainop.engine.framework import JOB_NAME
 from trainop.engine.steps.companions import FINGERPRINT
@@ -133,14 +135,16 @@ def _resume_launcher(world: World, launcher: Unstructured) -> None:
         text = "The launcher has been started before, so changes of its template are not applied"
         builder.warn("launcher-template", "LauncherTemplateChanged", text)
     if started:  # the API server changes the template only of Jobs without it
-        builder.actions.append(_patch(launcher, {"status": {"startTime": None}}, "status"))
+        cleared = _patch(launcher, {"status": {"startTime": None}}, "status")
+        builder.actions.append(replace(cleared, makes_pods=True))
     before = _scheduling((launcher.raw["spec"].get("template") or {}).get("spec") or {})
     fields = merge_patch_between(before, _scheduling(template["spec"]))
     made = template["metadata"]
     if _avoided_nodes(launcher) is not None and world.job.avoidance is None:
         made = {**made, "annotations": {AVOIDED: None, **(made.get("annotations") or {})}}
     changed = {"metadata": made, "spec": fields}
-    builder.actions.append(_patch(launcher, {"spec": {"template": changed, "suspend": False}}))
+    resumed = _patch(launcher, {"spec": {"template": changed, "suspend": False}})
+    builder.actions.append(replace(resumed, makes_pods=True))
 
 
 def _scheduling(spec: Json) -> Json:
