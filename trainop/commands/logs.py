@@ -50,6 +50,8 @@ class LogOptions:
     attempt: int | None = None
     timestamps: bool = False
     max_replicas: int = MAX_REPLICAS
+    pace: float = 0.0
+    """Seconds between two reads of a log that is followed; 0: a line is read when it arrives."""
 
     def selects(self, replica: Replica) -> bool:
         return (
@@ -267,7 +269,8 @@ class Logs:
         query |= {"tailLines": str(tail)} if tail is not None else {}
         query |= {"follow": "true"} if follow else {}
         try:
-            stream = await self._client.open(Request("GET", PODS.path(pod["namespace"], pod["name"], "log"), query))
+            path = PODS.path(pod["namespace"], pod["name"], "log")
+            stream = await self._client.open(Request("GET", path, query, pace=self._options.pace if follow else 0.0))
             try:
                 async for line in lines_of(stream.chunks()):
                     yield line

@@ -26,6 +26,8 @@ from trainop.ui.model import Plots, clean, job_view, why_view
 MAX_JOBS = 500
 """In the list; the newest."""
 MAX_YAML = 256 * 1024
+PACE = 0.2
+"""Seconds between two reads of the logs: a read for each line would take two thirds of the time."""
 KEPT_LINES = 20_000
 """Last lines of each replica of a run that has ended."""
 
@@ -133,7 +135,7 @@ class Source:
             sink.note(f"of each replica at most the last {KEPT_LINES:,} lines of its last attempt")
             await Logs(self.connection, target, options, sink).show(follow=False)
         else:
-            await Logs(self.connection, target, LogOptions(), sink).show(follow=True)
+            await Logs(self.connection, target, LogOptions(pace=PACE), sink).show(follow=True)
 
     async def _find(self, wanted: JobId) -> Target:
         return await find_job(self.connection, f"{wanted.kind}/{wanted.name}", wanted.namespace)

@@ -7,6 +7,7 @@ Implements `Transport` for a real API server. Errors of aiohttp become `Connecti
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -41,6 +42,9 @@ DRAIN_SECONDS = 60.0
 
 WRITE_CHUNK = 128 * 1024
 """Bytes of a request body per write to the socket."""
+
+READING = 0.125
+"""Part of the pace of a body in which it is read."""
 
 _DESCRIPTOR_IN_USE = "is used by transport"
 """Part of uvloop's message if a new connection gets the descriptor of one that other code has closed under it
@@ -286,11 +290,28 @@ class HttpStream:
         self._request = request
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        pace, clock, read_since = self._request.pace, asyncio.get_running_loop().time, -math.inf
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
+                if pace and clock() - read_since > pace * READING:  # what has arrived may come in several pieces
+                    await self._pause(pace)
+                    read_since = clock()
         except NETWORK_ERRORS as error:
             raise _builtin_error(error, self._request) from error
+
+    async def _pause(self, pace: float) -> None:
+        """Leaves what arrives to the kernel until the next multiple of `pace`, so that all streams are read at the same
+        moments."""
+        connection = self._response.connection
+        transport = connection.transport if connection is not None else None
+        if transport is None:
+            return  # the body is complete
+        transport.pause_reading()  # nothing arrives, so that the flow control of the response does not interfere
+        try:
+            await wait_for_multiple(pace)
+        finally:
+            transport.resume_reading()
 
     async def close(self) -> None:
         """Closes the connection at once. TLS would wait for the server's close_notify, up to 30 s if it is busy."""
@@ -298,6 +319,11 @@ class HttpStream:
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
         self._response.close()
+
+
+async def wait_for_multiple(pace: float) -> None:
+    """Waits until the time of the loop is a multiple of `pace` seconds."""
+    await asyncio.sleep(pace - asyncio.get_running_loop().time() % pace)
 
 
 def _plain_headers(headers: CIMultiDictProxy[str]) -> dict[str, str]:

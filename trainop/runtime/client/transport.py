@@ -20,7 +20,8 @@ class Request(msgspec.Struct, frozen=True):
 
     A response body longer than `max_answer` bytes raises `AnswerTooLongError`. `urgent` requests use separate
     connections and never wait for others. `gate` is called each time the request is about to be sent, and raises to
-    refuse it (see `manager/leader.py`). `warned` receives each warning of the API server.
+    refuse it (see `manager/leader.py`). `warned` receives each warning of the API server. A streamed body is read every
+    `pace` seconds, with one step for all that has arrived; 0: as it arrives.
     """
 
     method: str
@@ -35,6 +36,7 @@ class Request(msgspec.Struct, frozen=True):
     urgent: bool = False
     gate: Callable[[], None] | None = None
     warned: Callable[[str], None] | None = None
+    pace: float = 0.0
 
     def __repr__(self) -> str:
         """Omits headers and body, which may contain tokens and Secrets."""

@@ -1,0 +1,102 @@
+"""What the server of the page costs while 64 replicas print 100 lines a second each, seen by one viewer.
+
+python -m e2e.bench.page [--replicas 64] [--rate 100] [--seconds 20]      a minute; exit code 1 if a line is lost
+
+A run in the background prints, `trainop ui` shows it, and a bare client reads the stream of the page as a browser
+does. The CPU time is that of the process of `trainop ui` alone, from the first line to the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from e2e.bench.processes import exit_on_sigterm
+
+SCRIPT = """
+import sys, time
+lines, rate = int(sys.argv[1]), float(sys.argv[2])
+time.sleep(12)
+began = time.monotonic()
+for n in range(lines):
+    print('line', n, 'loss 0.123456 of this step', flush=True)
+    time.sleep(max(0, began + n / rate - time.monotonic()))
+"""
+START = 300.0
+"""Seconds until all replicas have printed, at most."""
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def read(url: str, expected: int, pid: int) -> tuple[int, float, float]:
+    """The lines of the replicas that arrived, and the seconds and CPU seconds between the first and the last."""
+    parts = urlsplit(url)
+    headers = {"Authorization": f"Bearer {parts.fragment.partition('=')[2]}"}
+    job = "default/PyTorchJob/many"
+    loop, lines = asyncio.get_running_loop(), 0
+    began = last = used = spent = 0.0
+    async with (
+        asyncio.timeout(START),
+        aiohttp.ClientSession(read_bufsize=2**22) as session,
+        session.get(f"http://{parts.netloc}/events", params={"job": job}, headers=headers) as answer,
+    ):
+        answer.raise_for_status()
+        while lines < expected:
+            line = await answer.content.readline()
+            if not line:
+                break
+            if not line.startswith(b'data: {"first":'):
+                continue
+            lines += sum(1 for _, label, _ in msgspec.json.decode(line[6:])["lines"] if label)
+            last, spent = loop.time(), cpu_seconds(pid)
+            if not began:
+                began, used = last, spent
+    return lines, last - began, spent - used
+
+
+def measure(folder: Path, replicas: int, rate: int, seconds: int) -> bool:
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "HOME": str(folder)}
+    program = [sys.executable, "-m", "trainop"]
+    script = folder / "many.py"
+    script.write_text(SCRIPT)
+    run = ["run", "-d", "--network=addresses", str(script), f"--nproc={replicas}", "--", str(rate * seconds), str(rate)]
+    subprocess.run([*program, *run], check=True, env=environment)
+    page = subprocess.Popen([*program, "ui", "many-1"], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert page.stdout is not None
+        expected = replicas * rate * seconds
+        lines, took, used = asyncio.run(read(page.stdout.readline().strip(), expected, page.pid))
+        cost = f"{used / took:.1%} of a core, {used / lines * 1e6:.1f} µs a line"
+        print(f"{lines:,} of {expected:,} lines in {took:.1f} s: {cost}")
+        return lines == expected
+    finally:
+        page.terminate()
+        page.wait()
+        subprocess.run([*program, "stop", "many-1"], env=environment, capture_output=True, check=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--replicas", type=int, default=64)
+    parser.add_argument("--rate", type=int, default=100)
+    parser.add_argument("--seconds", type=int, default=20)
+    given = parser.parse_args()
+    exit_on_sigterm()
+    with tempfile.TemporaryDirectory(prefix="trainop-page-") as folder:
+        return 0 if measure(Path(folder), given.replicas, given.rate, given.seconds) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
