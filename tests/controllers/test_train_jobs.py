@@ -160,8 +160,23 @@ async def test_a_job_that_runs_stays_as_it_was_made() -> None:
         await here.client.delete(CLUSTER_RUNTIMES, "torch-distributed")
         await change(here, trainer={"numNodes": 4})
         assert await here.names(PODS) == ["t-worker-0"]
+        (told,) = await here.events("ChangeIgnored")
+        assert "the job runs as it was made: set spec.suspend to true and back to false" in told["message"]
         await change(here, suspend=True)
         assert await here.names(PODS) == []
+
+
+@virtual_time
+async def test_a_change_that_has_an_effect_or_none_is_not_called_ignored() -> None:
+    async with world() as here:
+        await submit(here, suspend=True, trainer={"numNodes": 1})
+        await change(here, trainer={"numNodes": 2})
+        await change(here, suspend=False)
+        await change(here, trainer={"numNodes": 3}, suspend=True)
+        await change(here, suspend=False)
+        assert await here.names(PODS) == ["t-worker-0", "t-worker-1", "t-worker-2"]
+        await end_pods(here, "Running")
+        assert await here.events("ChangeIgnored") == []
 
 
 @virtual_time

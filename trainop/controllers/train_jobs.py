@@ -52,6 +52,10 @@ AFTER_NAMESAKE = 1.0
 """Seconds until the job of a deleted TrainJob of the same name is looked at again."""
 MAX_TOLD = 10_000
 """TrainJobs of which it is remembered what was said of them."""
+CHANGE_IGNORED = (
+    "The TrainJob or its runtime has changed, and the job runs as it was made: set spec.suspend to true and back to"
+    " false to run it as it is now, or create another TrainJob"
+)
 CHECKED_FOR = 30.0
 """Seconds for which it is known whose CRDs are installed."""
 TRAINER_WEBHOOKS = "validator.trainer.kubeflow.org"
@@ -99,6 +103,8 @@ class TrainJobs:
         self.watches = {each.resource: Watch(each.source, each.decode, optional=True) for each in children}
         self._guard: Guard | None = None
         self._told: dict[str, str] = {}
+        self._compared: dict[str, int] = {}
+        """UID -> generation of a changed TrainJob that was compared with its job."""
 
     async def reconcile(self, ctx: Context, job: Unstructured) -> Result | None:
         try:
@@ -181,13 +187,17 @@ class TrainJobs:
         return made, ""
 
     async def _change(self, ctx: Context, job: Unstructured, existing: Unstructured, *, suspend: bool) -> Unstructured:
-        """Passes on `suspend`, and all other changes to a job that is suspended: it has no pods. Changes of the runtime
-        have no effect on a TrainJob that runs."""
+        """Passes on `suspend`, and all other changes to a job that is suspended: it has no pods. Other changes of a
+        TrainJob that runs have no effect, and an event says so; those of its runtime have none either."""
         new = dict(existing.raw)
-        if _is_suspended(existing):
+        suspended = _is_suspended(existing)
+        if suspended or self._is_edited(job):
             wanted = await self._plan(ctx, job)
-            if isinstance(wanted, Child) and wanted.fingerprint != existing.metadata.annotations.get(SPEC_HASH):
+            differs = isinstance(wanted, Refusal) or wanted.fingerprint != existing.metadata.annotations.get(SPEC_HASH)
+            if suspended and differs and isinstance(wanted, Child):
                 new = _with_content(new, wanted)
+            elif differs and not suspend:
+                self._tell(ctx, job, "ChangeIgnored", CHANGE_IGNORED)
         if existing.metadata.annotations.get(SUSPENDED_AS) != _word(suspend):
             new = _with_suspend(new, suspend=suspend)
         patch = merge_patch_between(existing.raw, new)
@@ -196,6 +206,16 @@ class TrainJobs:
         patch = {**patch, "metadata": {**patch["metadata"], "resourceVersion": existing.metadata.resource_version}}
         source = next(watch.resource for each, watch in self.watches.items() if each.kind == existing.raw["kind"])
         return Unstructured(await ctx.client.patch(source, job.metadata.name, job.metadata.namespace, patch))
+
+    def _is_edited(self, job: Unstructured) -> bool:
+        """Whether the TrainJob has been changed since it was last compared with its job, or created."""
+        uid, generation = job.metadata.uid, job.metadata.generation
+        if generation <= 1 or self._compared.get(uid) == generation:
+            return False
+        if len(self._compared) >= MAX_TOLD:
+            self._compared.clear()
+        self._compared[uid] = generation
+        return True
 
     def _tell(self, ctx: Context, job: Unstructured, reason: str, message: str) -> None:
         """A Warning, once for each text."""
