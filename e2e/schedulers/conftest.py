@@ -1,4 +1,5 @@
-"""Fixtures: control planes with simulated nodes and the programs under test, each shared by the tests of one module."""
+"""Fixtures: control planes with simulated nodes and the programs under test. Those of gang schedulers are shared by all
+modules, the others by the tests of one."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from e2e.cluster.components import ClusterOptions
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
 from e2e.cluster.simulated import make_node, wait_ready
+from e2e.schedulers.gangs import Coscheduling, GangScheduler, KubeScheduler, Volcano
 from e2e.schedulers.kueue import Kueue
-from e2e.schedulers.manifests import install_crds
+from e2e.schedulers.manifests import create, install_crds
+from e2e.schedulers.members import GangWorld
 from e2e.schedulers.queues import SELECTOR, SSD, TAINT, clear, make_queue_objects
 from tests.server.process import Operator
 
@@ -78,6 +81,34 @@ def run_operator(plane: ControlPlane, *flags: str, environment: Mapping[str, str
     finally:
         if operator.running:
             operator.end()
+
+
+@pytest.fixture(
+    scope="session", params=[Coscheduling, Volcano, KubeScheduler], ids=lambda scheduler: str(scheduler.name)
+)
+def scheduler(request: pytest.FixtureRequest) -> Iterator[GangScheduler]:
+    """A control plane with two nodes and this scheduler alone."""
+    for plane in start_plane(options=request.param.options):
+        make_nodes(plane, ({}, []), ({}, []))
+        for name, value in (("low", 1), ("high", 1000)):
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+            create(plane.api, {**body, "value": value})
+        scheduler = request.param(plane)
+        scheduler.install()
+        scheduler.start()
+        yield scheduler
+        scheduler.stop()
+
+
+@pytest.fixture
+def world(scheduler: GangScheduler) -> Iterator[GangWorld]:
+    """A namespace for gangs. Its pods are gone after the test, because all tests share the nodes."""
+    world = GangWorld(scheduler.plane.api, scheduler)
+    yield world
+    world.ask("DELETE", world.jobs)
+    world.ask("DELETE", world.groups)
+    world.ask("DELETE", f"/api/v1/namespaces/{world.namespace}/pods")
+    world.wait_pods()
 
 
 def pytest_report_header() -> str:

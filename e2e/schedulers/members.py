@@ -13,6 +13,9 @@ from tests.server.kinds import KindWorld
 from tests.server.world import CORE, MERGE
 from trainop.programs.schemes import FRAMEWORKS
 
+LARGE = "1500m"
+"""CPUs of a pod. Two such pods fit on a node, four in the cluster: two gangs of three do not fit together."""
+
 
 class GangWorld(KindWorld):
     """A namespace whose jobs are PyTorchJobs with `workers` of equal size."""
@@ -90,13 +93,14 @@ class GangWorld(KindWorld):
     def wait_running(self, name: str, count: int) -> dict[str, Json]:
         """Wait until the gang has exactly `count` pods, all running."""
 
-        def running() -> dict[str, Json] | None:
-            pods = self.members(name)
-            phases = [pod["status"].get("phase") for pod in pods.values()]
-            return pods if phases == ["Running"] * count else None
-
-        pods: dict[str, Json] = self.wait(running, f"{count} running pods of {name}")
+        pods: dict[str, Json] = self.wait(lambda: self.running(name, count), f"{count} running pods of {name}")
         return pods
+
+    def running(self, name: str, count: int) -> dict[str, Json] | None:
+        """The pods of the gang, if they are exactly `count` and all run."""
+        pods = self.members(name)
+        phases = [pod["status"].get("phase") for pod in pods.values()]
+        return pods if phases == ["Running"] * count else None
 
     def wait_members(self, name: str, count: int, holds: Callable[[Json], bool], what: str) -> None:
         def all_hold() -> bool:

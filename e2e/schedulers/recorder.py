@@ -6,7 +6,7 @@ import http.client
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import urlencode
@@ -69,6 +69,25 @@ class Recorder:
     def peak(self, job: str) -> int:
         """The highest number of pods of a job that held resources at once."""
         return max((counts[job] for counts in self.held()), default=0)
+
+    def check_never_in_part(self, members: Mapping[str, int]) -> None:
+        """No gang ever gave back resources before it held those of all its `members`, and no two held some at once.
+
+        Members are bound one after another, so a gang that is being placed holds fewer for a moment.
+        """
+        before = dict.fromkeys(members, 0)
+        complete = dict.fromkeys(members, False)
+        for counts in self.held():
+            held = {gang: counts[gang] for gang in members}
+            assert sum(count > 0 for count in held.values()) <= 1, held
+            for gang, count in held.items():
+                assert complete[gang] or count >= before[gang], (gang, before, held)
+                complete[gang] = count >= members[gang] or (complete[gang] and count > 0)
+            before = held
+
+    def made(self) -> Counter[str]:
+        """How many pods there were of each name."""
+        return Counter(name for name, _ in {(seen.name, seen.uid) for seen in self.sightings})
 
     def _read(self) -> None:
         try:

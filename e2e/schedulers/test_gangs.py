@@ -11,32 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import make_nodes, run_operator, start_plane
+from e2e.schedulers.conftest import run_operator
 from e2e.schedulers.gangs import Coscheduling, GangScheduler, KubeScheduler, Volcano
 from e2e.schedulers.manifests import Json, create
-from e2e.schedulers.members import GangWorld, is_waiting, scheduling
-from e2e.schedulers.recorder import Recorder
+from e2e.schedulers.members import LARGE, GangWorld, is_waiting, scheduling
 from tests.server.process import Operator
 
 ANNOTATIONS = "trainop.kubeflow.org/"
-
-LARGE = "1500m"
-"""Two such pods fit on a node, four in the cluster: two gangs of three do not fit together."""
-
-
-@pytest.fixture(scope="module", params=[Coscheduling, Volcano, KubeScheduler], ids=lambda scheduler: scheduler.name)
-def scheduler(request: pytest.FixtureRequest) -> Iterator[GangScheduler]:
-    """A control plane with two nodes and this scheduler alone."""
-    for plane in start_plane(options=request.param.options):
-        make_nodes(plane, ({}, []), ({}, []))
-        for name, value in (("low", 1), ("high", 1000)):
-            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-            create(plane.api, {**body, "value": value})
-        scheduler = request.param(plane)
-        scheduler.install()
-        scheduler.start()
-        yield scheduler
-        scheduler.stop()
 
 
 @pytest.fixture(scope="module")
@@ -47,33 +28,6 @@ def plane(scheduler: GangScheduler) -> ControlPlane:
 @pytest.fixture(scope="module")
 def operator(plane: ControlPlane, scheduler: GangScheduler) -> Iterator[Operator]:
     yield from run_operator(plane, f"--gang-scheduler-name={scheduler.name}")
-
-
-@pytest.fixture
-def world(scheduler: GangScheduler) -> Iterator[GangWorld]:
-    """A namespace whose pods are gone after the test, because all tests share the nodes."""
-    world = GangWorld(scheduler.plane.api, scheduler)
-    yield world
-    world.ask("DELETE", world.jobs)
-    world.ask("DELETE", world.groups)
-    world.ask("DELETE", f"/api/v1/namespaces/{world.namespace}/pods")
-    world.wait_pods()
-
-
-def assert_never_in_part(recorder: Recorder, members: dict[str, int]) -> None:
-    """No gang ever gave back resources before it held those of all its members, and no two held some at once.
-
-    Members are bound one after another, so a gang that is being placed holds fewer for a moment.
-    """
-    before = dict.fromkeys(members, 0)
-    complete = dict.fromkeys(members, False)
-    for counts in recorder.held():
-        held = {gang: counts[gang] for gang in members}
-        assert sum(count > 0 for count in held.values()) <= 1, held
-        for gang, count in held.items():
-            assert complete[gang] or count >= before[gang], (gang, before, held)
-            complete[gang] = count >= members[gang] or (complete[gang] and count > 0)
-        before = held
 
 
 # made by hand: the schedulers run as intended
@@ -96,17 +50,12 @@ def test_two_gangs_take_turns(world: GangWorld) -> None:
     with world.record() as recorder:
         world.make_gang("a", 3, LARGE)
         world.make_gang("b", 3, LARGE)
-        first = world.wait(lambda: next((g for g in "ab" if is_placed(world, g)), None), "one placed gang")
+        first = world.wait(lambda: next((g for g in "ab" if world.running(g, 3)), None), "one placed gang")
         second = "b" if first == "a" else "a"
         world.wait_members(second, 3, is_waiting, "waiting")
         world.end_pods(first)
         world.wait_running(second, 3)
-        assert_never_in_part(recorder, {"a": 3, "b": 3})
-
-
-def is_placed(world: GangWorld, name: str) -> bool:
-    phases = [pod["status"].get("phase") for pod in world.members(name).values()]
-    return phases == ["Running"] * 3
+        recorder.check_never_in_part({"a": 3, "b": 3})
 
 
 # jobs of the operator
@@ -134,12 +83,12 @@ def test_jobs_that_do_not_fit_together_take_turns(world: GangWorld) -> None:
             world.submit(name, 3, LARGE)
         left = set(names)
         while left:
-            placed: str = world.wait(lambda: next((j for j in left if is_placed(world, j)), None), "a placed gang")
+            placed: str = world.wait(lambda: next((j for j in left if world.running(j, 3)), None), "a placed gang")
             world.wait_condition("Running", placed)
             world.end_pods(placed)
             world.wait_condition("Succeeded", placed)
             left.remove(placed)
-        assert_never_in_part(recorder, dict.fromkeys(names, 3))
+        recorder.check_never_in_part(dict.fromkeys(names, 3))
 
 
 @pytest.mark.usefixtures("operator")
@@ -190,7 +139,7 @@ def test_suspended_job_makes_room(world: GangWorld) -> None:
         world.wait(lambda: world.group_of("a"), "the PodGroup of the resumed job")
         world.end_pods("b")
         world.wait_running("a", 3)
-        assert_never_in_part(recorder, {"a": 3, "b": 3})
+        recorder.check_never_in_part({"a": 3, "b": 3})
 
 
 @pytest.mark.usefixtures("operator")
