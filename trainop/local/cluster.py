@@ -25,6 +25,7 @@ from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.local.gpus import find_gpus
 from trainop.local.job_controller import job_controller
 from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
+from trainop.local.node.isolation import Isolation
 from trainop.local.node.pods.logs import LogCopy
 from trainop.local.scheduler.filters import STRICT, Leniency
 from trainop.runtime import Client, Json, Manager
@@ -63,6 +64,8 @@ class ClusterOptions:
     """The GPUs that pods can have, by UUID; None: those of this machine."""
     leniency: Leniency = STRICT
     """Which requests of pods do not count."""
+    isolation: Isolation | None = None
+    """What containers see of this machine, if they are isolated from it."""
 
 
 class LocalCluster:
@@ -95,6 +98,7 @@ class LocalCluster:
             keep_log=keep.log if keep is not None else None,
             gpus=find_gpus(os.environ) if given is None else given,
             leniency=self._options.leniency,
+            isolation=self._options.isolation,
         )
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log

@@ -24,8 +24,10 @@ import click
 from rich.console import Console
 
 from trainop.engine.durations import parse_duration
+from trainop.kept.folder import runs_folder
 from trainop.local.cluster import ClusterOptions
 from trainop.local.gpus import find_gpus
+from trainop.local.node.isolation import Isolation
 from trainop.local.scheduler.filters import Leniency
 from trainop.run.detached import attached, run_detached
 from trainop.run.documents import BadInputError, Document, to_yaml
@@ -63,6 +65,17 @@ _PROGRESS = click.option(
     help="The pods of all jobs can report progress, but for those with the annotation "
     'trainop.kubeflow.org/progress: "false". Otherwise, those of jobs whose annotation is "true".',
 )
+
+
+_ISOLATED = click.option(
+    "--isolated",
+    is_flag=True,
+    help="Nothing of this machine can be changed but this folder: the rest is read-only, home, temporary files and "
+    "network are the run's own, and tokens in variables are not passed on. Linux only.",
+)
+
+
+_OF_CLUSTER = ("data", "network", "port", "allow_cpu", "overcommit", "isolated")
 
 
 def _overcommit(*, default: bool) -> Callable[[F], F]:
@@ -107,6 +120,7 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
 @_PROGRESS
 @_ALLOW_CPU
 @_overcommit(default=True)
+@_ISOLATED
 @_NETWORK
 @_DIRECTORY
 @_PORT
@@ -138,7 +152,7 @@ def run_command(
     Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
     session = {name: options.pop(name) for name in ("keep", "start_timeout", "silent_after", "progress")}
-    of_cluster = {name: options.pop(name) for name in ("data", "network", "port", "allow_cpu", "overcommit")}
+    of_cluster = {name: options.pop(name) for name in _OF_CLUSTER}
     session["command"] = attached(ctx.meta[GIVEN])
     session["page"] = _find_page(ctx, detach=detach) if with_page else None
 
@@ -212,14 +226,19 @@ def cluster_command(no_operator: bool, di_server: bool, train_jobs: bool, progre
     sys.exit(_run(start))
 
 
-def _cluster(*, data: Path | None, network: Any, port: int, allow_cpu: bool, overcommit: bool) -> ClusterOptions:
-    """Raises `BadInputError` for an invalid inventory of GPUs."""
+def _cluster(
+    *, data: Path | None, network: Any, port: int, allow_cpu: bool, overcommit: bool, isolated: bool = False
+) -> ClusterOptions:
+    """Raises `BadInputError` for an invalid inventory of GPUs, and a folder that an isolated run must not have."""
+    if isolated and network == "addresses":
+        raise BadInputError("--isolated needs --network namespaces")
     leniency = Leniency(overcommit=overcommit, allow_cpu=allow_cpu)
     try:
         gpus = find_gpus(os.environ)
+        isolation = Isolation.find(Path.cwd(), [runs_folder()]) if isolated else None
     except OSError as error:
         raise BadInputError(str(error)) from error
-    return ClusterOptions(directory=data, network=network, port=port, gpus=gpus, leniency=leniency)
+    return ClusterOptions(directory=data, network=network, port=port, gpus=gpus, leniency=leniency, isolation=isolation)
 
 
 def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> int:

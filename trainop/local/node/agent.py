@@ -19,12 +19,14 @@ import structlog
 from trainop.local import private_files
 from trainop.local.node import registration
 from trainop.local.node.devices import Devices
+from trainop.local.node.isolation import Isolation
 from trainop.local.node.network.addresses import AddressAllocator
 from trainop.local.node.network.dns import DnsServer
 from trainop.local.node.network.host_network import (
     DirectHostNetwork,
     Gateway,
     HostNetwork,
+    NoHostNetwork,
     RedirectedNetwork,
     forwarded_ports,
 )
@@ -32,10 +34,9 @@ from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
 from trainop.local.node.network.pod_ports import connect_to_port
 from trainop.local.node.pods.context import KeepLog, LogStore, NodeContext, Timing
-from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, explain_missing_log, read_log
-from trainop.local.node.pods.pod_manager import PodManager
+from trainop.local.node.pods.pod_manager import PodManager, ReferenceHandler
 from trainop.local.node.pods.service_account import (
     EXPOSED_ADDRESS,
     SERVICE_ADDRESS,
@@ -64,7 +65,6 @@ from trainop.runtime import (
     Key,
     Recorder,
     SystemClock,
-    Unstructured,
     by_namespace,
     decode_unstructured,
 )
@@ -90,6 +90,8 @@ class NodeOptions:
     gpus: Sequence[str] = ()
     """Their names in `CUDA_VISIBLE_DEVICES`."""
     leniency: Leniency = STRICT
+    isolation: Isolation | None = None
+    """What containers see of this machine, if they are isolated from it; this needs mode `namespaces`."""
 
 
 class Node:
@@ -141,7 +143,9 @@ class Node:
         Raises `SandboxError`, an `OSError`, if the requested network mode is not available.
         """
         if self._runtime is None:
-            self._runtime = await ContainerRuntime.start(self._options.network)
+            self._runtime = await ContainerRuntime.start(
+                self._options.network, isolated=self._options.isolation is not None
+            )
         return self._runtime
 
     async def wait_ready(self) -> None:
@@ -182,7 +186,7 @@ class Node:
         self._pods.add_handler(pod_manager)
         self._scheduler = self._make_scheduler(scheduler)
         for kind, resource in (("configmap", CONFIG_MAPS), ("secret", SECRETS)):
-            handler = _ReferenceHandler(kind, pod_manager)
+            handler = ReferenceHandler(kind, pod_manager)
             self._cache.informer(resource, decode_unstructured).add_handler(handler)
         for runner in (kubelet, scheduler, self._cache):
             tasks.create_task(runner.run())
@@ -211,7 +215,9 @@ class Node:
 
     async def _serve_network(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
         """Serves cluster DNS and the outbound gateway on sockets in the pod network."""
-        host_network = RedirectedNetwork(self._options.host_network or DirectHostNetwork(), self._redirected)
+        isolated = self._options.isolation is not None
+        outside = self._options.host_network or (NoHostNetwork() if isolated else DirectHostNetwork())
+        host_network = RedirectedNetwork(outside, self._redirected)
         if self.api_endpoint is not None:
             self._redirected[SERVICE_ADDRESS, SERVICE_PORT] = (self.api_endpoint.host, self.api_endpoint.port)
 
@@ -225,7 +231,7 @@ class Node:
         tcp = await runtime.make_socket("tcp", HUB_ADDRESS, _DNS_PORT)
         tasks.create_task(DnsServer(lookup).serve(udp, tcp), name="dns")
         gateway = Gateway(host_network, NETWORK)
-        for port in forwarded_ports(os.environ):
+        for port in forwarded_ports({} if isolated else os.environ):
             listening = await runtime.make_socket("tcp", "0.0.0.0", port)  # noqa: S104  # inside the pod network only
             tasks.create_task(gateway.serve(listening), name=f"gateway {port}")
 
@@ -233,6 +239,8 @@ class Node:
         private_files.ensure_directory(self._directory)
         shims = self._directory / "bin"
         registration.write_shims(shims)
+        isolation = self._options.isolation
+        variables = isolation.environment(os.environ) if isolation else os.environ
         loopback = LoopbackNames(self._objects, addresses)
         return NodeContext(
             runtime=runtime,
@@ -243,13 +251,14 @@ class Node:
             logs=self._logs,
             directory=self._directory,
             environment=registration.container_environment(
-                os.environ, shims, runtime.network, self._directory / "ready-addresses"
+                variables, shims, runtime.network, self._directory / "ready-addresses"
             ),
             working_directory=str(Path.cwd()),
             allocatable=registration.allocatable(self._directory, len(self._options.gpus)),
             service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
             memory=MemoryLimits.find(),
             devices=Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu),
+            isolation=isolation.of_cluster(self._directory.parent, shims) if isolation else None,
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,
         )
@@ -365,28 +374,6 @@ class Node:
             return await connect_to_port(self._runtime, uid, address, port)
 
         return connect
-
-
-class _ReferenceHandler:
-    """Informer handler for ConfigMaps or Secrets: refreshes the volumes of pods that mount a changed object."""
-
-    def __init__(self, kind: str, pod_manager: PodManager) -> None:
-        self._kind = kind
-        self._pod_manager = pod_manager
-
-    def add(self, obj: Unstructured, initial: bool) -> None:
-        if not initial:
-            self._refresh(obj)
-
-    def update(self, old: Unstructured, new: Unstructured) -> None:
-        self._refresh(new)
-
-    def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
-        """Mounted volumes keep the last content, as with kubelet."""
-
-    def _refresh(self, obj: Unstructured) -> None:
-        kind = "configmap" if self._kind == "configmap" else "secret"
-        self._pod_manager.refresh(Reference(kind, obj.metadata.name), obj.metadata.namespace)  # type: ignore[arg-type]  # one of two
 
 
 async def _fail_when_lost(runtime: ContainerRuntime) -> None:

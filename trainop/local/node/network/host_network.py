@@ -54,6 +54,16 @@ class DirectHostNetwork:
         return await asyncio.open_connection(address, port)
 
 
+class NoHostNetwork:
+    """Nothing is outside of the cluster."""
+
+    async def resolve(self, _name: str) -> list[str] | None:
+        return None
+
+    async def connect(self, address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raise ConnectionRefusedError(f"{address}:{port} is outside of the cluster")
+
+
 @dataclass(frozen=True, slots=True)
 class RedirectedNetwork:
     """A network in which some addresses, with their ports, stand for others: as a ClusterIP does."""

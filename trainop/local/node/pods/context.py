@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainop.local.node.devices import Devices
+from trainop.local.node.isolation import Isolation
 from trainop.local.node.network.addresses import AddressOf
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import LogCopy, RunLog
@@ -113,6 +114,7 @@ class NodeContext:
     service_accounts: ServiceAccounts
     devices: Devices
     memory: MemoryLimits
+    isolation: Isolation | None
     common_mounts: Sequence[Mount]
     """Mounts that every container has in addition to its volumes."""
     address_of: Callable[[str, Json], AddressOf]

@@ -46,7 +46,9 @@ class Pod:
         self._context = context
         self._on_change = on_change
         self._root = context.pod_directory(pod["metadata"])
-        self._volumes = VolumeDirectory(self._root / "volumes", context.directory / "claims")
+        self._volumes = VolumeDirectory(
+            self._root / "volumes", context.directory / "claims", isolated=context.isolation is not None
+        )
         self._tokens = PodTokens(context.client, context.clock)
         self._writing = asyncio.Lock()
         """Held from reading what volumes contain to writing it, so that the latest content is written last."""
@@ -146,6 +148,8 @@ class Pod:
 
         A volume replaces another mount with the same target. Raises `VolumeError`.
         """
+        isolation = self._context.isolation
+        first = isolation.mounts(self._root / "isolated" / container["name"]) if isolation else []
         files = [
             Mount("/etc/hosts", str(self._root / "hosts")),
             Mount("/etc/resolv.conf", str(self._root / "resolv.conf")),
@@ -154,7 +158,9 @@ class Pod:
             files.append(Mount(MOUNT_PATH, str(self._root / _ACCOUNT), read_only=True))
         volumes = self._volumes.mounts(self.obj, container, environment)
         targets = {mount.target for mount in volumes}
-        return [mount for mount in [*self._context.common_mounts, *files] if mount.target not in targets] + volumes
+        return [
+            mount for mount in [*first, *self._context.common_mounts, *files] if mount.target not in targets
+        ] + volumes
 
     @property
     def variables(self) -> Mapping[str, str]:

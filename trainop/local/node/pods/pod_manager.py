@@ -205,3 +205,25 @@ def _lost_container(spec: Json, previous: Json, now: datetime) -> ContainerState
     return ContainerState(
         spec["name"], spec.get("image") or "", ended, restarts=restarts, container_id=previous.get("containerID") or ""
     )
+
+
+class ReferenceHandler:
+    """Informer handler for ConfigMaps or Secrets: refreshes the volumes of pods that mount a changed object."""
+
+    def __init__(self, kind: str, pod_manager: PodManager) -> None:
+        self._kind = kind
+        self._pod_manager = pod_manager
+
+    def add(self, obj: Unstructured, initial: bool) -> None:
+        if not initial:
+            self._refresh(obj)
+
+    def update(self, old: Unstructured, new: Unstructured) -> None:
+        self._refresh(new)
+
+    def delete(self, obj: Unstructured | None, key: Key, final_state_unknown: bool) -> None:
+        """Mounted volumes keep the last content, as with kubelet."""
+
+    def _refresh(self, obj: Unstructured) -> None:
+        kind = "configmap" if self._kind == "configmap" else "secret"
+        self._pod_manager.refresh(Reference(kind, obj.metadata.name), obj.metadata.namespace)  # type: ignore[arg-type]  # one of two

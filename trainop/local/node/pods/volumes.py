@@ -200,9 +200,11 @@ class VolumeDirectory:
     Persistent volume claims outlive the pod and are directories below `claims`.
     """
 
-    def __init__(self, root: Path, claims: Path) -> None:
+    def __init__(self, root: Path, claims: Path, *, isolated: bool = False) -> None:
+        """With `isolated`, volumes that could show other files of the host are refused."""
         self._root = root
         self._claims = claims
+        self._isolated = isolated
 
     def prepare(self, pod: Json, sources: Sources, placement: Placement, tokens: Tokens = MappingProxyType({})) -> None:
         """Creates all volumes or updates their contents. Raises `VolumeError` for the first one that fails."""
@@ -212,6 +214,8 @@ class VolumeDirectory:
                 path.mkdir(parents=True, exist_ok=True)
                 write_files(path, render_files(volume, pod, sources, placement, tokens))
             elif "hostPath" in volume:
+                if self._isolated:
+                    raise VolumeError(f'volume "{volume["name"]}": a run with --isolated has no hostPath volumes')
                 _check_host_path(volume)
             else:
                 self._source(volume, pod).mkdir(parents=True, exist_ok=True)
@@ -238,6 +242,9 @@ class VolumeDirectory:
             limit = (volume["emptyDir"] or {}).get("sizeLimit")
             return Mount(target, size=int(exact_amount(limit)) if limit else 0)
         source = self._source(volume, pod)
+        if self._isolated and (mount.get("subPath") or mount.get("subPathExpr")):
+            # A container could put a symbolic link there, which would be followed on the host.
+            raise VolumeError(f'volume "{volume["name"]}": a run with --isolated has no subPath')
         if below := mount.get("subPath") or expand(mount.get("subPathExpr") or "", environment):
             try:
                 source /= _inside(below)

@@ -20,6 +20,8 @@ HUB_HARDWARE_ADDRESS = "0a:58:0a:f4:00:01"
 removed; pods with the old address in their ARP cache then reach neither DNS nor the gateway for up to a minute."""
 PREFIX_LENGTH = 16
 NETWORK = "10.244.0.0/16"
+SERVICES = "10.96.0.0/16"
+"""The network of the addresses that stand for servers of this machine."""
 
 _MAIN_TABLE = 254
 _KINDS = (("net", linux.CLONE_NEWNET), ("uts", linux.CLONE_NEWUTS), ("ipc", linux.CLONE_NEWIPC))
@@ -56,13 +58,15 @@ class Hub:
     The supervisor is single-threaded, so it can switch to another namespace and back safely.
     """
 
-    def __init__(self) -> None:
-        """Creates the bridge in the current network namespace, which must be new. Raises `OSError`."""
+    def __init__(self, *, isolated: bool = False) -> None:
+        """Creates the bridge in the current network namespace, which must be new. With `isolated`, pods have a route to
+        each other and to the addresses of Services only. Raises `OSError`."""
         from pyroute2 import IPRoute  # noqa: PLC0415  # the import takes 250 ms and mode `addresses` does not need it
 
         self._netlink: Any = IPRoute
         self._hub_namespaces = PodNamespaces.current()
         self._count = 0
+        self._outside = SERVICES if isolated else "0.0.0.0/0"
         with _netlink_errors("a bridge for pods"):
             self._links = self._netlink()
             self._links.link("set", index=1, state="up")
@@ -105,7 +109,7 @@ class Hub:
             index = links.link_lookup(ifname="eth0")[0]
             links.addr("add", index=index, address=address, prefixlen=PREFIX_LENGTH)
             links.link("set", index=index, state="up")
-            links.route("add", dst="0.0.0.0/0", gateway=HUB_ADDRESS, oif=index)
+            links.route("add", dst=self._outside, gateway=HUB_ADDRESS, oif=index)
 
     @contextmanager
     def network_of(self, pod: PodNamespaces) -> Iterator[None]:

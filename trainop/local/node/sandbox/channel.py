@@ -56,7 +56,8 @@ class Channel:
         """Sends one message. Raises `BrokenPipeError` or `ConnectionError` if the peer has closed."""
         data = encode(message, fds)
         sent = socket.send_fds(self.socket, [data], fds) if fds else self.socket.send(data)
-        self.socket.sendall(data[sent:])
+        if sent < len(data):  # the receiver may have closed its end after the whole message
+            self.socket.sendall(data[sent:])
 
     def receive(self) -> list[tuple[Message, list[int]]] | None:
         """The messages completed by one read, possibly none; None if the peer has closed."""

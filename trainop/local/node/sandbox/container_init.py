@@ -25,14 +25,14 @@ import signal
 import socket
 import subprocess
 import termios
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainop.local.node.sandbox import memory, processes
+from trainop.local.node.sandbox import isolation, memory, processes
 from trainop.local.node.sandbox.channel import Channel, Message, wait_readable
 
 NOT_FOUND = 127
@@ -52,6 +52,8 @@ class ContainerInit:
     """The working directory or the command if a volume hides it, with the mount point."""
     group: str = ""
     """The control group of its commands, if they have one; the init itself stays outside."""
+    isolated: bool = False
+    """Whether its commands are confined, in namespaces that the first of them makes."""
     _main: int = 0
     _code: int | None = None
     _execs: dict[int, int] = field(default_factory=dict)
@@ -83,18 +85,28 @@ class ContainerInit:
         return True
 
     def _spawn(self, argv: Sequence[str], stdin: int, output: int, errors: int, *, tty: bool = False) -> int:
-        process = subprocess.Popen(  # noqa: S603  # a container's command is the user's own
-            argv,
-            env={"TERM": "xterm", **self.environment} if tty else self.environment,
-            cwd=self.directory,
-            stdin=stdin,
-            stdout=output,
-            stderr=errors,
-            start_new_session=True,
-            preexec_fn=partial(_enter, self.group, tty) if tty or self.group else None,  # noqa: PLW1509  # no threads here
-        )
+        enter = partial(_enter, self.group, tty, self._confine if self.isolated else None)
+        try:
+            process = subprocess.Popen(  # noqa: S603  # a container's command is the user's own
+                argv,
+                env={"TERM": "xterm", **self.environment} if tty else self.environment,
+                cwd=self.directory,
+                stdin=stdin,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=enter if tty or self.group or self.isolated else None,  # noqa: PLW1509  # no threads here
+            )
+        except subprocess.SubprocessError as error:
+            raise OSError("the command could not be put into its control group, terminal or namespaces") from error
         process.returncode = 0  # reaped by `_reap`: Popen must not call wait(2) for it
         return process.pid
+
+    def _confine(self) -> None:
+        if self._main:
+            isolation.join(self._main, self.directory)
+        else:
+            isolation.confine(self.directory)
 
     def _serve(self, wake: int) -> None:
         """Serves requests until the command has exited. Raises `BrokenPipeError` if the agent is gone."""
@@ -172,13 +184,15 @@ class ContainerInit:
                 self._code = code if code >= 0 else 128 - code
 
 
-def _enter(group: str, tty: bool) -> None:
-    """In the child, before its command: joins the control group, and with `tty` makes stdin the controlling terminal of
-    its session, which it leads."""
+def _enter(group: str, tty: bool, confine: Callable[[], None] | None) -> None:
+    """In the child, before its command: joins the control group, with `tty` makes stdin the controlling terminal of its
+    session, which it leads, and gives up its rights."""
     if group:
         memory.join(group)
     if tty:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    if confine is not None:
+        confine()
 
 
 def locate_needed(argv: Sequence[str], environment: Mapping[str, str], directory: str) -> dict[str, str]:

@@ -66,7 +66,7 @@ def assemble(mounts: list[Mount]) -> None:
     """Mounts `/proc` of the container's PID namespace, then `mounts`, parent directories first. Raises `OSError`."""
     ordered = sorted(mounts, key=lambda mount: mount.target.count("/") if mount.target != "/" else 0)
     if any(not Path("/", *Path(mount.target).parts[1:2]).exists() for mount in ordered):
-        _replace_root()
+        replace_root()
     linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     # All sources are opened first, because a mount may cover those of later ones: an emptyDir at /tmp, for example.
     sources = [os.open(mount.source, os.O_PATH | os.O_CLOEXEC) if mount.source else -1 for mount in ordered]
@@ -97,7 +97,7 @@ def _mount(mount: Mount, source: Path) -> None:
     """`source` is the opened `mount.source`; unused for a tmpfs."""
     target = Path(mount.target)
     if not target.exists():
-        _make_target(target, directory=not mount.source or source.is_dir())
+        make_target(target, directory=not mount.source or source.is_dir())
     if not mount.source:
         size = f"size={mount.size}" if mount.size else ""
         linux.mount("tmpfs", mount.target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777,{size}".rstrip(","))
@@ -118,7 +118,8 @@ def _make_read_only(target: str) -> None:
     linux.mount("none", target, flags=linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | kept)
 
 
-def _make_target(target: Path, *, directory: bool) -> None:
+def make_target(target: Path, *, directory: bool) -> None:
+    """Creates a mount point, on the host only where this user may write. Raises `OSError`."""
     parent = next(above for above in target.parents if above.is_dir())
     dangling = target.is_symlink()
     if not _can_create_in(parent) or (dangling and parent not in _mirrored):
@@ -138,6 +139,11 @@ def _can_create_in(directory: Path) -> bool:
 
 
 _mirrored: set[Path] = set()
+
+
+def mirrored() -> Iterable[Path]:
+    """The directories that have been covered by mirrors of themselves."""
+    return _mirrored
 
 
 def _mirror(directory: Path, exclude: re.Pattern[str] | None = None) -> None:
@@ -168,7 +174,7 @@ def _build_mirror(directory: Path, exclude: re.Pattern[str] | None = None) -> st
     return staging
 
 
-def _replace_root() -> None:
+def replace_root() -> None:
     """Replaces the root by a mirror of itself, in which mount points can be created."""
     staging = _build_mirror(Path("/"))
     working_directory = Path.cwd()

@@ -27,6 +27,10 @@ NetworkMode: TypeAlias = Literal["namespaces", "addresses"]
 
 KILLED = 128 + signal.SIGKILL
 
+_NEEDS = (
+    "it needs Linux 5.12 and user namespaces, on Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+)
+
 
 class SandboxError(OSError):
     """The operating system or the container runtime rejected an operation; the message says which."""
@@ -179,13 +183,15 @@ class ContainerRuntime:
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
-    async def start(cls, requested: NetworkMode | None = None) -> ContainerRuntime:
+    async def start(cls, requested: NetworkMode | None = None, *, isolated: bool = False) -> ContainerRuntime:
         """Starts the supervisor in the `requested` network mode, or in the best available mode if None.
 
         `fallback_reason` then states why mode `namespaces` is not in use. Raises `SandboxError` if the requested mode
-        is not available.
+        is not available, or with `isolated` if containers cannot be isolated here.
         """
         raise_file_limit()
+        if isolated:
+            return await cls._start_isolated()
         fallback_reason = "asked for" if requested == "addresses" else ""
         if sys.platform != "linux" and not fallback_reason:
             fallback_reason = "only Linux has network namespaces"
@@ -199,11 +205,20 @@ class ContainerRuntime:
         return await cls._launch("addresses", fallback_reason)
 
     @classmethod
-    async def _launch(cls, mode: NetworkMode, fallback_reason: str) -> ContainerRuntime:
+    async def _start_isolated(cls) -> ContainerRuntime:
+        if sys.platform != "linux":
+            raise SandboxError("a run cannot be isolated on this machine: only Linux has namespaces")
+        try:
+            return await cls._launch("namespaces", "", program="isolated")
+        except SandboxError as error:
+            raise SandboxError(f"a run cannot be isolated on this machine: {error} ({_NEEDS})") from None
+
+    @classmethod
+    async def _launch(cls, mode: NetworkMode, fallback_reason: str, *, program: str = "") -> ContainerRuntime:
         local, remote = socket.socketpair()
         with remote:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "trainop.local.node.sandbox.supervisor", mode, str(remote.fileno())),
+                *(sys.executable, "-m", "trainop.local.node.sandbox.supervisor", program or mode, str(remote.fileno())),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # the same import path as this process
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(remote.fileno(),),

@@ -1,9 +1,9 @@
 """The fork server: a single-threaded process that creates pod namespaces and forks an init for each container.
 
 The agent starts it as `python -m trainop.local.node.sandbox.supervisor MODE FD`, where FD is its end of the control
-socket. In mode `namespaces` it forks once and serves as PID 1 of a new PID namespace, so the kernel kills all
-containers when it exits. It first sends {"reply": 0} with `pid`, or with `error` if the mode is not available. Each
-request is then answered in order by {"reply": id}, with `error` if it failed:
+socket. MODE is that of the network, or `isolated`. But for `addresses` it forks once and serves as PID 1 of a new PID
+namespace, so the kernel kills all containers when it exits. It first sends {"reply": 0} with `pid`, or with `error` if
+the mode is not available. Each request is then answered in order by {"reply": id}, with `error` if it failed:
 
     run-pod-sandbox    pod, hostname, address        creates the pod's namespaces
     stop-pod-sandbox   pod                           releases them
@@ -24,7 +24,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from trainop.local.node.sandbox import filesystem, linux, processes
+from trainop.local.node.sandbox import filesystem, isolation, linux, processes
 from trainop.local.node.sandbox.bridge import Hub, PodNamespaces
 from trainop.local.node.sandbox.channel import Channel, Message, wait_readable
 from trainop.local.node.sandbox.container_init import ContainerInit, locate_needed, report_start_failure
@@ -35,11 +35,12 @@ _OPEN_FILES = 65536
 class Supervisor:
     """Serves one agent and exits with it."""
 
-    def __init__(self, control: socket.socket, *, namespaces: bool) -> None:
+    def __init__(self, control: socket.socket, *, namespaces: bool, isolated: bool) -> None:
         self._control = Channel(control)
         self._pods: dict[str, PodNamespaces] = {}
         self._inits: set[int] = set()
-        self._hub = Hub() if namespaces else None
+        self._hub = Hub(isolated=isolated) if namespaces else None
+        self._isolated = isolated
         self._pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if namespaces else -1
 
     def serve(self) -> None:
@@ -141,7 +142,7 @@ class Supervisor:
                 linux.unshare(linux.CLONE_NEWNS)
                 mounts = [filesystem.Mount(**mount) for mount in message["mounts"]]
                 needed = filesystem.locate(locate_needed(message["argv"], message["env"], message["cwd"]))
-                filesystem.assemble(mounts)
+                (isolation if self._isolated else filesystem).assemble(mounts)
                 hidden = filesystem.find_hidden(needed, mounts)
                 _scatter_pids()
             elif sys.platform == "linux":
@@ -153,7 +154,7 @@ class Supervisor:
             report_start_failure(channel, str(error))
             return
         init = ContainerInit(
-            Channel(channel), message["argv"], message["env"], message["cwd"], hidden, message["group"]
+            Channel(channel), message["argv"], message["env"], message["cwd"], hidden, message["group"], self._isolated
         )
         signal.signal(signal.SIGTERM, lambda *_: channel.shutdown(socket.SHUT_RD))
         init.run(output, errors)
@@ -201,9 +202,7 @@ def _enter_namespaces() -> None:
         linux.unshare(flags)
     else:
         linux.unshare(flags | linux.CLONE_NEWUSER)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123  # one write(2) each
-                file.write(text)
+        linux.map_user(user, group)
     child = os.fork()
     if child != 0:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -230,16 +229,38 @@ def _check_proc() -> None:
         raise OSError("mount proc on /proc: not permitted here")
 
 
+def _check_isolation() -> None:
+    """Raises `OSError` if the kernel does not let this process isolate containers."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        problem = ""
+        try:
+            isolation.check()
+        except OSError as error:
+            problem = str(error)
+        finally:
+            os.write(writer, problem.encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        problem = pipe.read()
+    if os.waitpid(child, 0)[1] != 0 or problem:
+        raise OSError(problem or "isolation could not be tried")
+
+
 def main(mode: str, descriptor: str) -> None:
     """Reports over the control socket whether the mode is available, then serves."""
     control = socket.socket(fileno=int(descriptor))
-    namespaces = mode == "namespaces"
+    namespaces, isolated = mode != "addresses", mode == "isolated"
     try:
         if namespaces:
             _enter_namespaces()
+            if isolated:
+                _check_isolation()
         elif sys.platform == "linux":
             linux.adopt_orphans()
-        supervisor = Supervisor(control, namespaces=namespaces)
+        supervisor = Supervisor(control, namespaces=namespaces, isolated=isolated)
     except (OSError, ImportError) as error:
         Channel(control).send({"reply": 0, "error": str(error)})
         return
