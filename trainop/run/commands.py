@@ -235,7 +235,7 @@ def _cluster(
     leniency = Leniency(overcommit=overcommit, allow_cpu=allow_cpu)
     try:
         gpus = find_gpus(os.environ)
-        isolation = Isolation.find(Path.cwd(), [runs_folder()]) if isolated else None
+        isolation = Isolation.find(Path.cwd(), filter(None, (runs_folder(), data))) if isolated else None
     except OSError as error:
         raise BadInputError(str(error)) from error
     return ClusterOptions(directory=data, network=network, port=port, gpus=gpus, leniency=leniency, isolation=isolation)

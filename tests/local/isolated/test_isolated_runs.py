@@ -180,6 +180,28 @@ def test_an_environment_in_the_folder_is_only_read(theatre: Theatre):
     assert (folder / "result").exists()
 
 
+LEAVES_A_LINK = """
+import os, sys
+if not os.path.islink(".git"):
+    os.symlink(sys.argv[1], ".git")
+    sys.exit(1)
+print("again", os.path.islink(".git"))
+print(open(".git/secret").read())
+"""
+
+
+def test_a_link_that_one_container_leaves_is_not_followed_for_the_next(theatre: Theatre):
+    folder = theatre.path / "linked"
+    folder.mkdir()
+    (folder / "train.py").write_text(LEAVES_A_LINK)
+    arguments = ("--isolated", "train.py", "--max-restarts=1", "--", str(theatre.home))
+    for _ in range(2):  # and for the next run
+        done = theatre.run(*arguments, code=1, cwd=folder)
+        assert "again True" in done.stdout
+        assert "FileNotFoundError" in done.stdout
+        assert SECRET not in done.stdout
+
+
 RANKS = """
 import os, socket
 rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -292,7 +314,7 @@ def test_commands_in_a_container_are_confined_as_it_is(theatre: Theatre):
 
 @pytest.mark.parametrize(
     ("folder", "words"),
-    [("home", "is in it"), ("/", "is in it"), ("/usr", "it is in /usr"), (sys.prefix, "it is in ")],
+    [("home", "home is in it"), ("/", "is in it"), ("/usr", "it is in /usr"), (sys.prefix, "it is in ")],
 )
 def test_a_folder_that_cannot_be_given_away_is_refused(theatre: Theatre, folder: str, words: str):
     cwd = theatre.home if folder == "home" else Path(folder)

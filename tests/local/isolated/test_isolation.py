@@ -13,6 +13,7 @@ from tests.local.node.conftest import serve
 from tests.local.node.world import World
 from trainop.local.node.isolation import Isolation
 from trainop.local.node.network.host_network import NoHostNetwork
+from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.memory import MemoryLimits
 
 CONNECT = """
@@ -80,30 +81,66 @@ def test_variables_are_passed_on_by_name():
         "DBUS_SESSION_BUS_ADDRESS": "x",
         "KUBECONFIG": "x",
     }
-    kept = Isolation("/work", "/home/u", (), ()).environment(given)
+    kept = Isolation("/work", "/home/u", (), (), ()).environment(given)
     assert kept == {**{name: given[name] for name in list(given)[:5]}, "TMPDIR": "/tmp"}
 
 
-def test_folders_of_the_run_and_of_the_cluster_are_not_in_its_folder(tmp_path: Path):
-    """Where the user has put them there; they have the key to the cluster."""
-    work = tmp_path / "work"
-    for name in ("state", "data"):
-        (work / name / "bin").mkdir(parents=True)
-    isolation = Isolation.find(work, [work / "state"], {"HOME": str(tmp_path / "home")})
-    isolation = isolation.of_cluster(work / "data", work / "data" / "bin")
-    mounts = {mount.target: mount for mount in isolation.mounts(tmp_path / "scratch")}
-    for name in ("state", "data"):
-        assert mounts[str(work / name)].source == ""
-    assert mounts[str(work / "data" / "bin")].read_only
-    assert not mounts[str(work)].read_only
+@pytest.mark.parametrize("name", ["state", "deep/state"])
+def test_folders_in_which_this_process_writes_are_refused_in_that_of_the_run(tmp_path: Path, name: str):
+    """The run could put links into them, which would be followed outside."""
+    with pytest.raises(OSError, match=r"cannot be the folder of the run, as \S+state is in it"):
+        Isolation.find(tmp_path, [tmp_path / name], {"HOME": str(tmp_path.parent / "home")})
+
+
+def mounts_of(isolation: Isolation, scratch: Path) -> dict[str, Mount]:
+    return {mount.target: mount for mount in isolation.mounts(scratch)}
 
 
 def test_what_python_imports_from_a_hidden_folder_is_shown_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home, work = tmp_path / "home", tmp_path / "home" / "project"
     for folder in (work / "src", home / "lib", home / "other"):
         folder.mkdir(parents=True)
-    monkeypatch.setattr(sys, "path", [str(home / "lib"), str(work / "src"), str(home), "/", str(home / "missing")])
+    (home / "link").symlink_to(home / "lib")
+    paths = [home / "lib", home / "link", work / "src", home, Path("/"), home / "missing"]
+    monkeypatch.setattr(sys, "path", list(map(str, paths)))
     isolation = Isolation.find(work, variables={"HOME": str(home)})
-    shown = {mount.target for mount in isolation.mounts(tmp_path / "scratch") if mount.source == mount.target}
-    assert {str(home / "lib"), str(work)} <= shown
-    assert not {str(home), "/", str(home / "other"), str(work / "src"), str(home / "missing")} & shown
+    mounts = mounts_of(isolation, tmp_path / "scratch")
+    for name in ("lib", "link"):
+        mount = mounts[str(home / name)]
+        assert (mount.source, mount.read_only) == (str(home / "lib"), True)
+    assert (mounts[str(work)].source, mounts[str(work)].read_only) == (str(work), False)
+    assert mounts[str(home)].source == str(tmp_path / "scratch" / "home")
+    assert not {"/", str(home / "other"), str(work / "src"), str(home / "missing")} & mounts.keys()
+
+
+def test_what_the_user_executes_later_is_kept_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As a whole, so that no folder above it can be replaced; and no link, which another container could have made."""
+    work = tmp_path / "project"
+    (work / "tools" / ".venv").mkdir(parents=True)
+    (work / ".git").symlink_to("/root")
+    monkeypatch.setattr(sys, "prefix", str(work / "tools" / ".venv"))
+    isolation = Isolation.find(work, variables={"HOME": str(tmp_path / "home")})
+    assert isolation.kept == (str(work / "tools"),)
+    (work / ".git").unlink()
+    (work / ".git").mkdir()
+    assert Isolation.find(work, variables={"HOME": str(tmp_path / "home")}).kept[1] == str(work / ".git")
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_claim_is_a_folder_of_the_cluster(world: World):
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "../../../etc"}}]
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data"}]}
+    name = await world.start("true", main=mounts, volumes=volumes)
+    (found, *_) = await world.events(name, "FailedMount")
+    assert "is outside the volume" in found["message"]
+    await world.delete(name, 0)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_probe_looks_up_no_name(world: World):
+    probe = {"startupProbe": {"periodSeconds": 1, "tcpSocket": {"host": "localhost", "port": 1}}}
+    name = await world.start("sleep", "600", main=probe)
+    await world.running(name)
+    (found, *_) = await world.events(name, "Unhealthy")
+    assert "a run with --isolated looks up no names, such as 'localhost'" in found["message"]
+    await world.delete(name, 0)

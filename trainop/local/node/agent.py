@@ -258,7 +258,7 @@ class Node:
             service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
             memory=MemoryLimits.find(),
             devices=Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu),
-            isolation=isolation.of_cluster(self._directory.parent, shims) if isolation else None,
+            isolation=isolation.of_cluster(shims) if isolation else None,
             common_mounts=registration.common_mounts(self._directory / "etc"),
             address_of=loopback.address_of,
         )

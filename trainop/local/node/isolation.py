@@ -12,7 +12,7 @@ import re
 import site
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,47 +40,47 @@ class Isolation:
     """The only folder of the user in which containers write."""
     home: str
     hidden: tuple[str, ...]
-    shown: tuple[str, ...]
-    """Parts of what is hidden, and parts of the work folder, that containers read."""
+    shown: tuple[tuple[str, str], ...]
+    """Parts of what is hidden that containers read: by which path, and what is there."""
+    kept: tuple[str, ...]
+    """Parts of the work folder that containers only read. They are directly in it: what is mounted can be neither
+    renamed nor replaced, but a folder above it could."""
 
     @classmethod
     def find(cls, work: Path, hide: Iterable[Path] = (), variables: Mapping[str, str] = os.environ) -> Isolation:
         """For a run in the folder `work`. `hide` are further folders that containers do not see.
 
-        Raises `OSError` if the folder has what is to be protected.
+        Raises `OSError` if the folder has what is to be protected, or is part of it.
         """
         work = work.resolve()
         home = Path(variables.get("HOME") or _home_of_user()).resolve()
-        hidden = [Path(each).resolve() for each in (*_HIDDEN, *_SCRATCH, tempfile.gettempdir(), home, _home_of_user())]
+        folders: tuple[str | Path, ...] = (*_HIDDEN, *_SCRATCH, tempfile.gettempdir(), home, _home_of_user(), *hide)
+        hidden = [*dict.fromkeys(Path(each).resolve() for each in folders)]
         python = [Path(each) for each in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
-        _check_folder(work, hidden, python)
+        _check_folder(work, hidden, [each.resolve() for each in python])
         libraries = [Path(each) for each in (*sys.path, site.getusersitepackages())]
-        shown = [each for each in [*python, *(each.resolve() for each in python)] if _is_below(each, [work, *hidden])]
-        shown += [each for each in libraries if _is_below(each, hidden) and not _is_below(each, [work])]
-        shown = [each for each in shown if not any(inner.is_relative_to(each) for inner in (work, *hidden))]
-        more = [each.resolve() for each in hide]
-        seen = [each for each in more if _is_below(each, [work]) or not _is_below(each, hidden)]
         return cls(
             work=str(work),
             home=str(home),
-            hidden=tuple(dict.fromkeys(map(str, [*hidden, *seen]))),
-            shown=tuple(dict.fromkeys(map(str, [*shown, work / ".git"]))),
+            hidden=tuple(map(str, hidden)),
+            shown=tuple(_shown([*python, *libraries], work, hidden)),
+            kept=tuple(dict.fromkeys(_kept(python, work))),
         )
 
-    def of_cluster(self, directory: Path, programs: Path) -> Isolation:
-        """Hides the directory of the cluster, too, but for these programs."""
-        more = [str(directory)] if self._is_seen(directory) else []
-        return replace(self, hidden=(*self.hidden, *more), shown=(*self.shown, str(programs)))
+    def of_cluster(self, programs: Path) -> Isolation:
+        """Shows these programs, too."""
+        return replace(self, shown=(*self.shown, (str(programs), str(programs.resolve()))))
 
     def mounts(self, scratch: Path) -> list[Mount]:
         """The mounts of one container, whose files go below `scratch`, which is created."""
         own = {_SCRATCH[0]: "tmp", _SCRATCH[1]: "var-tmp", self.home: "home"}
-        found = [Mount(each) for each in self.hidden if each not in own and Path(each).is_dir()]
+        found = [Mount(each) for each in self.hidden if each not in own and self._is_outermost(each)]
         for target, name in own.items():
             (scratch / name).mkdir(parents=True, exist_ok=True)
             found.append(Mount(target, str(scratch / name)))
         found.append(Mount(self.work, self.work))
-        found += [Mount(each, each, read_only=True) for each in self.shown if Path(each).exists()]
+        found += [Mount(each, each, read_only=True) for each in self.kept]
+        found += [Mount(path, source, read_only=True) for path, source in self.shown if Path(source).exists()]
         return found + [Mount(each, os.devnull, read_only=True) for each in self._sockets()]
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
@@ -97,6 +97,11 @@ class Isolation:
             return []
         paths = {fields[7] for line in lines if len(fields := line.split(None, 7)) > 7 and fields[7].startswith("/")}
         return sorted(each for each in paths if self._is_seen(Path(each)) and Path(each).is_socket())
+
+    def _is_outermost(self, path: str) -> bool:
+        """Whether a hidden folder exists, and is in no other one."""
+        others = [Path(each) for each in self.hidden if each != path]
+        return Path(path).is_dir() and not _is_below(Path(path), others)
 
     def _is_seen(self, path: Path) -> bool:
         return _is_below(path, [Path(self.work)]) or not _is_below(path, map(Path, self.hidden))
@@ -116,11 +121,31 @@ def _is_below(path: Path, folders: Iterable[Path]) -> bool:
     return any(path.is_relative_to(each) for each in folders)
 
 
+def _shown(paths: Iterable[Path], work: Path, hidden: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Those of the paths that are hidden, without one that has something hidden, or the work folder, in it."""
+    found: dict[str, str] = {}
+    for each in paths:
+        real = each.resolve()
+        has_other = any(inner.is_relative_to(real) for inner in (work, *hidden))
+        if not has_other and not _is_below(real, [work]):
+            found |= {str(path): str(real) for path in (each, real) if _is_below(path, hidden)}
+    yield from found.items()
+
+
+def _kept(python: Iterable[Path], work: Path) -> Iterator[str]:
+    """The parts of the work folder that the user executes later without a look: its environments, and hooks of git."""
+    inside = (path for each in python for path in (each.absolute(), each.resolve()) if path.is_relative_to(work))
+    for path in (*inside, work / ".git"):
+        first = work / path.relative_to(work).parts[0]
+        if first.exists() and not first.is_symlink():
+            yield str(first)
+
+
 def _check_folder(work: Path, hidden: Sequence[Path], python: Sequence[Path]) -> None:
     """Raises `OSError` if the run cannot write in `work` without writing elsewhere."""
     for each in hidden:
         if each.is_relative_to(work):
             raise OSError(f"--isolated: {work} cannot be the folder of the run, as {each} is in it; {_HINT}")
-    for each in (*map(Path, _SYSTEM), *(each.resolve() for each in python)):
+    for each in (*map(Path, _SYSTEM), *python):
         if work.is_relative_to(each):
             raise OSError(f"--isolated: {work} cannot be the folder of the run, as it is in {each}; {_HINT}")

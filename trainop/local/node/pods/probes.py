@@ -7,6 +7,7 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import ssl
 from typing import Any, Protocol
@@ -144,6 +145,8 @@ class ProbeManager:
 
     async def _connect(self, action: Json, tls: ssl.SSLContext | None = None) -> tuple[Any, asyncio.StreamWriter]:
         address = action.get("host") or self._pod.placement.pod_ip
+        if self._context.isolation is not None and not _is_address(address):
+            raise ProbeError(f"a run with --isolated looks up no names, such as {address!r}")
         sock = await self._context.runtime.make_socket("tcp")
         try:
             await asyncio.get_running_loop().sock_connect(sock, (address, self._port(action.get("port"))))
@@ -183,6 +186,14 @@ class ProbeManager:
             return int(port or 0)
         except ValueError:
             raise ProbeError(f"unknown port {port!r}") from None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _insecure_tls() -> ssl.SSLContext:

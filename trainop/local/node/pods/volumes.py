@@ -262,7 +262,10 @@ class VolumeDirectory:
         if "hostPath" in volume:
             return Path(volume["hostPath"]["path"])
         if claim := volume.get("persistentVolumeClaim"):
-            return self._claims / str(pod["metadata"].get("namespace", "")) / str(claim["claimName"])
+            try:
+                return self._claims / str(pod["metadata"].get("namespace", "")) / _inside(str(claim["claimName"]))
+            except ConfigError as error:
+                raise VolumeError(f'volume "{volume["name"]}": claim {error}') from error
         if _written_sources(volume) or volume.keys() & {"emptyDir", "ephemeral", "projected"}:
             return own
         kinds = sorted(volume.keys() - {"name"})

@@ -34,7 +34,10 @@ def assemble(mounts: Sequence[Mount]) -> None:
     """
     ordered = sorted(mounts, key=lambda mount: (mount.target != _TEMPORARY, mount.target.count("/")))
     # Copied before all others become read-only, and before mounts cover them.
-    copies = [linux.copy_tree(mount.source) if mount.source else -1 for mount in ordered]
+    # Without links in what the run can write: another container of it could have put one there.
+    copies = [
+        linux.copy_tree(mount.source, links=mount.source != mount.target) if mount.source else -1 for mount in ordered
+    ]
     devices = {name: linux.copy_tree(f"/dev/{name}") for name in os.listdir("/dev") if _DEVICES.fullmatch(name)}  # noqa: PTH208
     linux.set_attributes("/", linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV)
     os.chdir("/")  # the folder of the run may be hidden until it is mounted

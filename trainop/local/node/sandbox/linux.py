@@ -34,10 +34,11 @@ MOUNT_ATTR_RDONLY = 1
 MOUNT_ATTR_NOSUID = 2
 MOUNT_ATTR_NODEV = 4
 
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR = 428, 429, 437, 442
 """Numbers of system calls, the same on all architectures."""
 _AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
+_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
+_RESOLVE_NO_SYMLINKS = 4
 _OPEN_TREE_CLONE = 1
 _MOVE_FROM_DESCRIPTOR, _MOVE_FOLLOWS_LINKS = 4, 0x10
 _PR_CAPBSET_DROP = 24
@@ -115,11 +116,18 @@ def set_attributes(target: str, attributes: int = 0, *, clear: int = 0, recursiv
     _check(result, f"mount_setattr {target}")
 
 
-def copy_tree(path: str) -> int:
-    """A descriptor of a copy of the mounts at and below `path`, which is nowhere yet: see `place_tree`."""
-    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE
-    descriptor: int = _libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
+def copy_tree(path: str, *, links: bool = True) -> int:
+    """A descriptor of a copy of the mounts at and below `path`, which is nowhere yet: see `place_tree`.
+
+    Without `links`, a symbolic link in the path is an error.
+    """
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, 0 if links else _RESOLVE_NO_SYMLINKS)
+    place: int = _libc.syscall(_OPENAT2, _AT_FDCWD, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    _check(min(place, 0), f"openat2 {path}")
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+    descriptor: int = _libc.syscall(_OPEN_TREE, place, b"", flags)
     _check(min(descriptor, 0), f"open_tree {path}")
+    os.close(place)
     return descriptor
 
 
