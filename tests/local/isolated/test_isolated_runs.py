@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import threading
 import venv
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.local.isolated import probe_names
@@ -159,7 +159,7 @@ def test_an_environment_in_the_folder_is_only_read(theatre: Theatre):
     """As most projects have it: ./.venv, whose modules the user imports later."""
     folder = theatre.path / "project"
     venv.create(folder / ".venv", symlinks=True)
-    packages = os.pathsep.join([str(Path.cwd()), sysconfig.get_path("purelib")])
+    packages = os.pathsep.join([str(Path.cwd()), str(Path(click.__file__).parents[1])])
     (folder / "train.py").write_text(
         "import pathlib, sys, sysconfig\npathlib.Path('result').touch()\n"
         "print('in', sys.prefix)\npathlib.Path(sysconfig.get_path('purelib'), 'sitecustomize.py').touch()\n"
