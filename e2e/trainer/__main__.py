@@ -22,7 +22,7 @@ def main() -> int:
     python, parts = environment(), []
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
     if os.geteuid() == 0 and all(shutil.which(each, path=path) for each in ("mpirun", "ssh", "sshd")):
-        parts = ["mpi"]
+        parts = ["--mpi=deepspeed-distributed"]
     else:
         print("left out: mpi, which needs root, openmpi-bin, openssh-client and openssh-server")
     with embedded_cluster("--train-jobs") as kubeconfig:

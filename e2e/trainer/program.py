@@ -6,11 +6,13 @@ downloads nothing. The functions are sent as source text: they import what they 
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 SDK = importlib.import_module("kubeflow.trainer")
@@ -68,20 +70,20 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     return value
 
 
-def documented(client: Any) -> None:
+def documented(client: Any, cpu: str) -> None:
     runtimes = {each.name: each for each in client.list_runtimes()}
     assert {"torch-distributed", "jax-distributed"} <= set(runtimes), runtimes
     torch = client.get_runtime("torch-distributed")
     assert (torch.trainer.framework, torch.trainer.num_nodes) == ("torch", 1), torch
     trainer = SDK.CustomTrainer(
-        func=train_pytorch, func_args={"rate": "0.2"}, num_nodes=2, resources_per_node={"cpu": 1, "memory": "1Gi"}
+        func=train_pytorch, func_args={"rate": "0.2"}, num_nodes=2, resources_per_node={"cpu": cpu, "memory": "1Gi"}
     )
     name = client.train(trainer=trainer, runtime=torch)
     job = client.wait_for_job_status(name, timeout=PATIENCE)
     assert (job.status, job.num_nodes) == ("Complete", 2), job
     steps = {each.name: each for each in job.steps}
     assert set(steps) == {"node-0", "node-1"}, steps
-    assert all((each.status, each.device, each.device_count) == ("Succeeded", "cpu", "1") for each in job.steps), steps
+    assert all((each.status, each.device, each.device_count) == ("Succeeded", "cpu", cpu) for each in job.steps), steps
     for index in range(2):
         (line,) = list(client.get_job_logs(name, step=f"node-{index}"))
         assert line == f"node {index} of 2: rank {index} of 2, rate 0.2", line
@@ -145,10 +147,10 @@ def make_runtime(client: Any, name: str, container: Any, pod: Any, **job: Any) -
     api.create_namespaced_custom_object(*group, client.backend.namespace, "trainingruntimes", made)
 
 
-def container_of_a_namespace(client: Any) -> None:
+def container_of_a_namespace(client: Any, image: str) -> None:
     """CustomTrainerContainer, with the command of a runtime of the namespace."""
     make_runtime(client, "mine", {"command": ["sh", "-c", "echo $A $PET_NODE_RANK"]}, {})
-    trainer = SDK.CustomTrainerContainer(image="any", num_nodes=2, env={"A": "hello"})
+    trainer = SDK.CustomTrainerContainer(image=image, num_nodes=2, env={"A": "hello"})
     name = client.train(trainer=trainer, runtime="mine")
     client.wait_for_job_status(name, timeout=PATIENCE)
     assert list(client.get_job_logs(name, step="node-1")) == ["hello 1"]
@@ -163,9 +165,9 @@ def jax(client: Any) -> None:
     client.delete_job(name)
 
 
-def mpi(client: Any) -> None:
+def mpi(client: Any, runtime: str) -> None:
     """The launcher is node 0; its log has the output of all ranks."""
-    name = client.train(trainer=SDK.CustomTrainer(func=train_mpi, num_nodes=2), runtime="deepspeed-distributed")
+    name = client.train(trainer=SDK.CustomTrainer(func=train_mpi, num_nodes=2), runtime=runtime)
     client.wait_for_job_status(name, timeout=PATIENCE)
     lines = sorted(client.get_job_logs(name))
     assert lines == ["rank 0 of 2", "rank 1 of 2"], lines
@@ -173,14 +175,27 @@ def mpi(client: Any) -> None:
 
 
 def main() -> int:
-    client = SDK.TrainerClient()
-    checks = [documented, running, failing, refused, container_of_a_namespace, jax]
-    if "mpi" in sys.argv[1:]:
-        checks.append(mpi)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--image", default="any", help="with a shell; on the embedded cluster images are not used")
+    parser.add_argument("--cpu", default="1", help="of a node")
+    parser.add_argument("--mpi", help="a runtime; without it, this part is left out")
+    given = parser.parse_args()
+    client = SDK.TrainerClient(SDK.KubernetesBackendConfig(namespace=given.namespace))
+    checks: list[partial[None]] = [
+        partial(documented, client, given.cpu),
+        partial(running, client),
+        partial(failing, client),
+        partial(refused, client),
+        partial(container_of_a_namespace, client, given.image),
+        partial(jax, client),
+    ]
+    if given.mpi:
+        checks.append(partial(mpi, client, given.mpi))
     for check in checks:
         started = time.monotonic()
-        check(client)
-        print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)")
+        check()
+        print(f"ok {check.func.__name__} ({time.monotonic() - started:.1f} s)")
     return 0
 
 
