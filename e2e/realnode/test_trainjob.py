@@ -20,6 +20,7 @@ from e2e.trainer import VERSION, command, environment
 from trainop.kinds.trainjob.runtimes import JAX_IMAGE, TORCH_IMAGE
 
 SECONDS = 900.0
+PLURALS = ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
 MPI_RUNTIME = "openmpi"
 """A TrainingRuntime for an image with sshd of its own, which needs root; those that are shipped name images with a
 user `mpiuser`."""
@@ -50,7 +51,8 @@ def train_jobs(cluster: RealCluster) -> Iterator[None]:
     images = {TORCH_IMAGE: cluster.load("torch"), JAX_IMAGE: cluster.load("base")}
     crds = str(ROOT / "manifests" / "crds-trainjob")
     cluster.kubectl("apply", "--server-side", "-k", crds)
-    cluster.kubectl("wait", "--for=condition=Established", f"--timeout={PATIENCE:.0f}s", "-f", crds)
+    names = [f"crd/{plural}.trainer.kubeflow.org" for plural in PLURALS]
+    cluster.kubectl("wait", "--for=condition=Established", f"--timeout={PATIENCE:.0f}s", *names)
     with tempfile.TemporaryDirectory(prefix="trainop-e2e-") as folder:
         named = [
             {"name": old.rpartition(":")[0], "newName": new.rpartition(":")[0], "newTag": new.rpartition(":")[2]}

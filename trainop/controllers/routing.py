@@ -15,6 +15,7 @@ from trainop.controllers.silence import Silences
 from trainop.engine.kind import Kind
 from trainop.engine.progress import TRAINER_STATUS
 from trainop.engine.seen import Pod
+from trainop.engine.stalls import STALLED_AFTER
 from trainop.runtime import EnqueueOwner, HasMetadata, Informer, Key, Predicate, Unstructured
 from trainop.runtime.lowlevel import LOW, NORMAL, Handler, HandlerFunctions, Pace, Urgency, attempt_each
 
@@ -152,7 +153,8 @@ def hear_reports(silences: Silences) -> Handler[Unstructured]:
     nothing about when it was sent."""
 
     def update(old: Unstructured, new: Unstructured) -> None:
-        silences.see(new)
+        if STALLED_AFTER in new.metadata.annotations:
+            silences.see(new)
         before, after = ((job.raw.get("status") or {}).get(TRAINER_STATUS) for job in (old, new))
         if before != after:
             silences.hear(new)
