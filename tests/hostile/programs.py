@@ -90,6 +90,7 @@ API = Server(
 PROGRESS_PATH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/j/status"
 PROGRESS = Server("progress", True, DESCRIPTORS // 8, _post(PROGRESS_PATH, b"{}"), b'"code":403', PROGRESS_PATH)
 PAGE = Server("page", False, SMALL, _get("/"), b"<title>trainop</title>", "/stacks")
+PAGE_OF_MANY = PAGE._replace(request=_get("/healthz"), wanted=b"200 OK")
 DIJOBS = _webhooks("/validate-diengine-opendilab-org-v1alpha1-dijob")
 JOBS = _webhooks("/validate-kubeflow-org-v1-pytorchjob")
 
@@ -126,6 +127,7 @@ PROGRAMS = {
     ),
     "di-server": Program("di-server", (DI_SERVER,), ("--server-bind-address=127.0.0.1:{}",)),
     "ui": Program("ui", (PAGE,), ("--port={}",)),
+    "ui behind a proxy": Program("ui", (PAGE_OF_MANY,), ("--behind-proxy", "--listen=127.0.0.1:{}")),
     "cluster": Program("cluster", (API,), ("--network=addresses", "--data={data}")),
 }
 ENDING = {

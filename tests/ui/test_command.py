@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -25,6 +26,12 @@ def home(tmp_path: Path) -> Home:
         ((), "no cluster is configured", 1),
         (("train-9",), "no run train-9", 1),
         (("train-9", "-A"), "it has no namespace, context or kubeconfig", 2),
+        (("--listen", ":8080"), "--listen needs --behind-proxy", 2),
+        (("--behind-proxy", "train-9"), "--behind-proxy shows a cluster to its users", 2),
+        (("--behind-proxy", "-A"), "--behind-proxy shows a cluster to its users", 2),
+        (("--behind-proxy", "--listen", "8080"), "is not of the form host:port or :port", 2),
+        (("--behind-proxy", "--listen", "0"), "is not of the form host:port or :port", 2),
+        (("--behind-proxy",), "no cluster is configured", 1),
         (("--port", "99999"), "99999 is not in the range", 2),
         (("--kubeconfig", "/nonexistent"), "/nonexistent", 1),
     ],
@@ -67,3 +74,28 @@ def test_the_token_is_not_written_where_others_read(home: Home, mode: int, refus
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
+
+
+def test_in_a_pod_the_page_logs_json_and_ends_at_once_when_the_kubelet_says_so(home: Home):
+    """As the first process of a container, which no signal ends by itself."""
+    kubeconfig = home.path / "kubeconfig"
+    kubeconfig.write_text(
+        '{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],'
+        '"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],'
+        '"users": [{"name": "u", "user": {}}]}'
+    )
+    command = [sys.executable, "-m", "trainop", "ui", "--behind-proxy", "--listen=127.0.0.1:0"]
+    log = home.path / "log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, f"--kubeconfig={kubeconfig}"],
+            stderr=out,
+            env={**home.environment, "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+        )
+    try:
+        line, _, _ = home.wait_for(lambda: "\n" in log.read_text() and log.read_text()).partition("\n")
+        assert json.loads(line)["server"] == "page"
+    finally:
+        process.terminate()
+        code = process.wait(PATIENCE)
+    assert code == 0

@@ -15,7 +15,9 @@ import pytest
 from tests.patience import PATIENCE
 from tests.ui.test_feed import say
 from trainop.errors import StartError
-from trainop.ui import board, server
+from trainop.runtime.lowlevel import Address
+from trainop.ui import board, gate, server
+from trainop.ui.gate import HOST, TokenGate
 from trainop.ui.model import Plots
 from trainop.ui.page import read_page
 from trainop.ui.server import PageServer
@@ -63,7 +65,7 @@ class Scripted(Source):
 
 
 class Client:
-    def __init__(self, session: aiohttp.ClientSession, url: str, page: PageServer, source: Scripted) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, page: TokenGate, source: Scripted) -> None:
         self.session, self.page, self.source = session, page, source
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#token=(\S{32})", url)
         assert found is not None
@@ -82,9 +84,10 @@ class Client:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Client]:
     source = Scripted()
-    page = PageServer(source)
-    async with page.serve() as url, aiohttp.ClientSession() as session:
-        yield Client(session, url, page, source)
+    page = TokenGate(source)
+    server = PageServer(page, Address(HOST, 0))
+    async with server.serve() as port, aiohttp.ClientSession() as session:
+        yield Client(session, f"http://{HOST}:{port}/#token={page.token}", page, source)
 
 
 async def events(response: aiohttp.ClientResponse, wanted: int) -> list[tuple[str, Any, str]]:
@@ -231,7 +234,7 @@ async def test_a_viewer_that_was_too_slow_is_told_what_it_missed(monkeypatch: py
                 feed.flush()
                 await asyncio.sleep(0)
             async with asyncio.timeout(PATIENCE):
-                while client.page._viewers:  # noqa: ASYNC110  # the server sets no event
+                while client.page._seat.bells:  # noqa: ASYNC110  # the server sets no event
                     await asyncio.sleep(0.05)
         assert feed._size <= 2 * 2**20 + 500_000
         async with client.get("/events?job=team/PyTorchJob/train", **{"Last-Event-ID": log[2]}) as stream:
@@ -242,7 +245,7 @@ async def test_a_viewer_that_was_too_slow_is_told_what_it_missed(monkeypatch: py
 
 
 async def test_fifty_viewers_cost_one_read_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server, "VIEWERS", 50)
+    monkeypatch.setattr(gate, "VIEWERS", 50)
     async with serving() as client:
         streams = [await client.get("/events?job=team/PyTorchJob/train") for _ in range(50)]
         feed = await client.feed()
@@ -257,7 +260,7 @@ async def test_fifty_viewers_cost_one_read_and_too_many_are_refused(monkeypatch:
         for stream in streams:
             stream.close()
         async with asyncio.timeout(PATIENCE):
-            while client.page._viewers:  # noqa: ASYNC110  # the server sets no event
+            while client.page._seat.bells:  # noqa: ASYNC110  # the server sets no event
                 await asyncio.sleep(0.05)
 
 

@@ -9,6 +9,7 @@ from trainop.manifests.alerts import pod_monitor, prometheus_rule, service_monit
 from trainop.manifests.dashboard import dashboard_config_map
 from trainop.manifests.names import LABELS, METRICS_PORT, NAME, PROGRESS_PORT, RBAC, WEBHOOK_PORT
 from trainop.manifests.overlays import Component, Needed, json_patch
+from trainop.manifests.page import page_components
 from trainop.manifests.progress import progress
 from trainop.manifests.rbac import component_roles, namespace_admin_role, standard_user_roles
 from trainop.manifests.secure_metrics import secure_metrics
@@ -78,6 +79,7 @@ def components() -> dict[str, Component]:
         "user-roles": Component(objects=standard_user_roles()),
         # Only with the CRDs, because an administrator of the cluster applies both.
         "namespace-admins": Component(objects=[namespace_admin_role()], needs=[CRD]),
+        **page_components(),
         **everywhere,
         **here,
     }

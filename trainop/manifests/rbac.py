@@ -11,7 +11,7 @@ from trainop.engine.actions import Need
 from trainop.engine.framework import GROUP
 from trainop.engine.gang_scheduler import BACK_ENDS
 from trainop.engine.kind import Kind
-from trainop.engine.kueue import FLAVORS, WORKLOAD_CLASSES, WORKLOADS
+from trainop.engine.kueue import FLAVORS, LOCAL_QUEUES, WORKLOAD_CLASSES, WORKLOADS
 from trainop.engine.seen import EVICTIONS, Options
 from trainop.engine.steps.rights import BINDING, ROLE
 from trainop.kinds.jax import JAX
@@ -21,7 +21,18 @@ from trainop.kinds.pytorch import PYTORCH
 from trainop.kinds.trainjob.names import CLUSTER_RUNTIMES, RUNTIMES, TRAIN_JOBS
 from trainop.manifests.names import LEASES_ROLE, NAME, RBAC, WEBHOOK_ROLE, WEBHOOK_SECRET
 from trainop.programs.schemes import KINDS, all_kinds, kinds_with_webhooks
-from trainop.runtime import EVENTS, LEASES, PODS, SECRETS, SERVICES, VALIDATING_WEBHOOK_CONFIGURATIONS, Json, Resource
+from trainop.runtime import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    Json,
+    Resource,
+)
 
 _AGGREGATION = "rbac.authorization.kubeflow.org/aggregate-to-kubeflow-"
 _STANDARD = "rbac.authorization.k8s.io/aggregate-to-"
@@ -261,7 +272,7 @@ def namespaced_role() -> Json:
 def namespace_admin_role() -> Json:
     """A ClusterRole aggregated into `admin`, so that who has that role in a namespace can install the overlay
     `namespaced` there with all its components: the API server lets nobody grant rights that they do not have."""
-    of_components = [*ssh_rules(), *exec_rules(), *train_job_rules(everywhere=False)]
+    of_components = [*ssh_rules(), *exec_rules(), *train_job_rules(everywhere=False), *page_rules(everywhere=False)]
     granted = [*rules(), *of_components, _rule([LEASES], "get create update")]
     return _role("ClusterRole", f"{NAME}-namespace-admins", granted, {f"{_STANDARD}admin": "true"})
 
@@ -285,6 +296,32 @@ def standard_user_roles() -> list[Json]:
         _role("ClusterRole", f"{NAME}-edit", _edit_jobs(), editors),
         _role("ClusterRole", f"{NAME}-view", _view_jobs(), {f"{_STANDARD}view": "true"}),
     ]
+
+
+def page_rules(*, everywhere: bool) -> list[Json]:
+    """What the page reads for its users, except for stacks, which need exec. What belongs to the cluster, and the
+    Deployment of the operator, are read only in an installation for all namespaces."""
+    found = [
+        *_jobs("get list"),
+        _rule([PODS, EVENTS], "list"),
+        _rule(["pods/log"], "get", ""),
+        *(_rule([each.groups], "get") for each in BACK_ENDS),
+        _rule([WORKLOADS, LOCAL_QUEUES], "list"),
+    ]
+    if everywhere:
+        operators = [NAME, "mpi-operator", "di-operator"]
+        definitions = [f"{plural}.{group}" for group, plurals in job_resources().items() for plural in plurals]
+        found += [
+            _rule([NODES], "get"),
+            _rule(["deployments"], "list", "apps") | {"resourceNames": operators},
+            _rule([CUSTOM_RESOURCE_DEFINITIONS], "get") | {"resourceNames": definitions},
+        ]
+    return found
+
+
+def page_reader(kind: str) -> Json:
+    """The role of those who look at the page. Bound to nobody."""
+    return _role(kind, f"{NAME}-page-reader", page_rules(everywhere=kind == "ClusterRole"))
 
 
 def user_roles() -> list[Json]:

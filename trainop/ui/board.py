@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import structlog
 
 from trainop.errors import TrainopError
 from trainop.runtime import ApiError, Json
-from trainop.ui.feed import Feed
+from trainop.ui.feed import MAX_BYTES, Feed
 from trainop.ui.source import JobId, Source
 
 INTERVAL = 2.0
@@ -69,18 +69,17 @@ class Watched:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])  # one that has failed must not keep others from being stopped
             self._task = None
 
 
 class JobBoard(Watched):
     """One job: its state, the plots and the log."""
 
-    def __init__(self, source: Source, wanted: JobId) -> None:
+    def __init__(self, source: Source, wanted: JobId, log_bytes: int) -> None:
         super().__init__(self._follow)
         self._source, self._wanted = source, wanted
-        self.job, self.plots, self.feed = Topic("job"), Topic("plots"), Feed(self.ring)
+        self.job, self.plots, self.feed = Topic("job"), Topic("plots"), Feed(self.ring, max_bytes=log_bytes)
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -120,13 +119,18 @@ class JobBoard(Watched):
 
 
 class Board:
-    """All that is read of one source."""
+    """All that is read of one source, with `log_bytes` of the log of each job."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, log_bytes: int = MAX_BYTES) -> None:
+        self._source, self._log_bytes = source, log_bytes
         self.jobs = Topic("jobs")
         self._list = Watched(self._look)
         self._followed: dict[JobId, JobBoard] = {}
+
+    @property
+    def followed(self) -> Collection[JobId]:
+        """The jobs that are read, because somebody looks at them or has just done so."""
+        return self._followed.keys()
 
     async def _look(self) -> None:
         while True:
@@ -158,7 +162,7 @@ class Board:
         if found is None:
             if len(self._followed) >= MAX_JOBS:
                 raise TooManyError(f"at most {MAX_JOBS} jobs are followed at once; close a tab")
-            found = self._followed[wanted] = JobBoard(self._source, wanted)
+            found = self._followed[wanted] = JobBoard(self._source, wanted, self._log_bytes)
         return found
 
     async def run(self) -> None:

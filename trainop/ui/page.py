@@ -15,10 +15,12 @@ class Page(NamedTuple):
     headers: dict[str, str]
 
 
-def read_page() -> Page:
-    """Reads the files of the package."""
+def read_page(*, choose: bool = False) -> Page:
+    """Reads the files of the package. `choose`: the page has a field for the namespace."""
     folder = files("trainop.ui") / "static"
     html, style, script = ((folder / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
+    if choose:
+        html = html.replace('id="where" hidden', 'id="where"', 1)
     body = html.replace("/*style*/", style, 1).replace("/*script*/", script, 1)
     policy = (
         "default-src 'none'; connect-src 'self'; "

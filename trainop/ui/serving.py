@@ -15,7 +15,7 @@ from trainop.commands.connection import Connection
 from trainop.commands.jobs import open_run
 from trainop.kept.folder import Run, read_run
 from trainop.runtime import Client, load_config
-from trainop.ui.server import PageServer
+from trainop.ui.server import serve_alone
 from trainop.ui.source import Source
 
 _POLL = 0.5
@@ -62,7 +62,7 @@ async def page_of_session(
     config = load_config(str(kubeconfig))
     title = "this run" if run is None else f"run {run.name}"
     source = Source(Connection(client, "default", title, config), None, title, run)
-    async with PageServer(source).serve() as url:
+    async with serve_alone(source) as url:
         if others_can_read(sys.stderr):
             name = "RUN" if run is None else run.name
             say(f"the address of the page is not printed, as other users can read this file; see trainop ui {name}")

@@ -270,6 +270,17 @@ class _Connection(web.RequestHandler):
         else:
             super().log_exception(*args, **more)
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """aiohttp would repeat a part of what is no HTTP, which may be a token, to whoever writes answers down."""
+        malformed = isinstance(exc, HttpProcessingError)
+        return super().handle_error(request, status, exc, "malformed request" if malformed else message)
+
     @contextmanager
     def serving(self, body: StreamReader) -> Iterator[None]:
         """The time in which a request is served."""

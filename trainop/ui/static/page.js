@@ -20,9 +20,21 @@ const span = (s) => s >= 7200 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600
 const STATES = new Set(['Running', 'Created', 'Succeeded', 'Failed', 'Restarting', 'Suspended', 'Pending', 'Queued', 'Deleted', 'Warning']);
 const tone = (state) => STATES.has(state) ? state : '';
 const part = (name) => new URLSearchParams(location.hash.slice(1)).get(name) || '';
-const link = (job) => `#token=${encodeURIComponent(part('token'))}${job ? `&job=${encodeURIComponent(job)}` : ''}`;
+const query = (values) => new URLSearchParams(Object.entries(values).filter((each) => each[1])).toString();
+const link = (job, ns = part('ns')) => `#${query({ token: part('token'), ns, job })}`;
+// Behind a proxy there is no token here: the proxy adds it. The other header is one that no other site can send. All
+// addresses are relative, so that the page can be in a folder of a site.
+const get = (path, values, more = {}) => fetch(`${path}?${query({ namespace: part('ns'), ...values })}`, {
+  redirect: 'manual', ...more,
+  headers: { 'X-Trainop': 'page', ...(part('token') ? { Authorization: `Bearer ${part('token')}` } : {}), ...more.headers },
+});
+async function refusal(answer) {
+  const said = (await answer.json().catch(() => ({}))).error;
+  if (answer.status === 401 || answer.type === 'opaqueredirect') login();
+  return said || (answer.status ? `answer ${answer.status}` : 'you are not logged in any more');
+}
 
-let jobs = [], shown = null, lastId = '', feed = '', first = '', abort = null, drawn = '';
+let jobs = [], shown = null, where = '', lastId = '', feed = '', first = '', abort = null, drawn = '';
 
 // The stream: one for a tab that is seen, as browsers allow few to one server. It goes on where it ended.
 async function follow() {
@@ -31,11 +43,10 @@ async function follow() {
   const mine = abort = new AbortController();
   for (let wait = 250; !mine.signal.aborted; wait = Math.min(wait * 2, 5000)) {
     try {
-      const headers = { Authorization: `Bearer ${part('token')}` };
-      if (lastId) headers['Last-Event-ID'] = lastId;
-      const answer = await fetch(`/events${shown ? `?job=${encodeURIComponent(shown)}` : ''}`, { headers, signal: mine.signal });
-      if (!answer.ok) throw new Error((await answer.json()).error);
+      const answer = await get('events', { job: shown }, { headers: lastId ? { 'Last-Event-ID': lastId } : {}, signal: mine.signal });
+      if (!answer.ok) throw new Error(await refusal(answer));
       say('live', 'live');
+      $('login').hidden = true;
       wait = 250;
       await read(answer.body.getReader(), mine);
     } catch (error) {
@@ -66,10 +77,11 @@ function take(event) {
   }
   if (!name) return;
   const value = JSON.parse(data);
-  ({ jobs: showJobs, job: showJob, plots: showPlots, begin, log: addLines, skip: addSkip })[name]?.(value);
+  ({ jobs: showJobs, job: showJob, plots: showPlots, begin, log: addLines, skip: addSkip, login })[name]?.(value);
   if (id) lastId = id;
 }
 function say(text, kind) { $('link').textContent = text; $('link').className = kind; }
+function login() { $('login').hidden = false; }
 
 // The list of jobs.
 function showJobs(value) {
@@ -89,8 +101,9 @@ function showJobs(value) {
 function choose() {
   const wanted = part('job') || null;
   $('home').href = `${link('')}&list=1`;
-  if (wanted !== shown || !abort) {
-    shown = wanted; lastId = ''; feed = ''; first = ''; drawn = '';
+  $('namespace').value = part('ns');
+  if (wanted !== shown || where !== part('ns') || !abort) {
+    shown = wanted; where = part('ns'); lastId = ''; feed = ''; first = ''; drawn = '';
     clearLines();
     for (const id of ['why', 'stacks', 'yaml', 'plots', 'timeline', 'replicas', 'name', 'state', 'progress']) $(id).replaceChildren();
     $('p-progress').hidden = true;
@@ -230,12 +243,13 @@ function toEnd() { atEnd = true; paint(); }
 
 // On demand.
 async function ask(path, method) {
-  const answer = await fetch(`${path}?job=${encodeURIComponent(shown)}`, { method, headers: { Authorization: `Bearer ${part('token')}` } });
-  const value = await answer.json();
-  return answer.ok ? value : { text: value.error, causes: [{ text: value.error, evidence: [], next: '' }], state: '', unread: [] };
+  const answer = await get(path, { job: shown }, { method });
+  if (answer.ok) return answer.json();
+  const text = await refusal(answer);
+  return { text, causes: [{ text, evidence: [], next: '' }], state: '', unread: [] };
 }
 async function askWhy() {
-  const job = shown, found = await ask('/why', 'GET').catch((error) => ({ state: '', causes: [{ text: error.message, evidence: [], next: '' }], unread: [] }));
+  const job = shown, found = await ask('why', 'GET').catch((error) => ({ state: '', causes: [{ text: error.message, evidence: [], next: '' }], unread: [] }));
   if (job !== shown) return;
   $('why').replaceChildren(...found.causes.flatMap((cause) => [el('p', {}, `${cause.text}.`),
     ...cause.evidence.map((line) => el('div', { className: 'evidence' }, `| ${line}`)), ...(cause.next ? [el('div', {}, `→ ${cause.next}`)] : [])]),
@@ -253,9 +267,11 @@ $('search').addEventListener('input', setFilter);
 $('only').addEventListener('change', setFilter);
 $('first').addEventListener('click', toFirst);
 $('end').addEventListener('click', toEnd);
+$('login').addEventListener('click', () => location.reload());
+$('where').addEventListener('submit', (event) => { event.preventDefault(); location.hash = `${link('', $('namespace').value.trim())}&list=1`; });
 $('ask-why').addEventListener('click', askWhy);
-$('ask-stacks').addEventListener('click', () => askText('stacks', '/stacks', 'POST'));
-$('ask-yaml').addEventListener('click', () => askText('yaml', '/yaml', 'GET'));
+$('ask-stacks').addEventListener('click', () => askText('stacks', 'stacks', 'POST'));
+$('ask-yaml').addEventListener('click', () => askText('yaml', 'yaml', 'GET'));
 document.addEventListener('visibilitychange', follow);
 window.addEventListener('hashchange', choose);
 window.addEventListener('resize', () => { paint(); if (told && shown) showTimeline(told); });
