@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from rich.console import Console
 
 from trainop.engine.durations import parse_duration
 from trainop.kept.folder import runs_folder
+from trainop.kinds.mpi.transport import MPI_V2, SSH, expect
 from trainop.local.cluster import ClusterOptions
 from trainop.local.gpus import find_gpus
 from trainop.local.node.isolation import Isolation
@@ -37,6 +38,7 @@ from trainop.run.page import Page
 from trainop.run.script import GIVEN, ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
+from trainop.runtime import Unstructured
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -159,12 +161,22 @@ def run_command(
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
         cluster = _cluster(**of_cluster)
         documents, every_replica = _find_documents(files, options, as_yaml, len(cluster.gpus or ()))
+        if cluster.isolation is not None and os.geteuid() == 0:
+            _refuse_ssh(documents)
         session["every_replica"] = every_replica
         return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
 
     if detach and not as_yaml:
         sys.exit(run_detached(lambda ready: _run(partial(start, ready=ready))))
     sys.exit(_run(start))
+
+
+def _refuse_ssh(documents: Iterable[Document]) -> None:
+    """Raises `BadInputError` for an MPIJob over ssh: sshd needs rights of root, which isolated containers lack."""
+    for each in documents:
+        if each.raw.get("kind") == MPI_V2.kind and expect(Unstructured(each.raw)) == SSH:
+            problem = "an MPIJob over ssh cannot run isolated as root, as its sshd has no right to serve logins"
+            raise BadInputError(each.complain(f"{problem}: run it as another user, or without --isolated"))
 
 
 def _find_page(ctx: click.Context, *, detach: bool) -> Page:

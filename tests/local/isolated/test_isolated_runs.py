@@ -328,6 +328,18 @@ def test_isolation_needs_the_mode_namespaces(theatre: Theatre):
     assert done.stderr == "--isolated needs --network namespaces\n"
 
 
+@pytest.mark.skipif(not IS_ROOT, reason="an ordinary user runs sshd on a port of their own")
+def test_an_mpi_job_over_ssh_is_refused_to_root(theatre: Theatre):
+    """It would restart its workers until its limit: sshd can neither listen nor change the user."""
+    spec = "{mpiReplicaSpecs: {Launcher: {template: {spec: {containers: [{name: l, image: i}]}}}}}"
+    job = f"apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nmetadata: {{name: pi}}\nspec: {spec}\n"
+    (theatre.work / "pi.yaml").write_text(job)
+    done = theatre.run("--isolated", "pi.yaml", code=2)
+    assert "pi.yaml:1:1: error: " in done.stderr
+    assert "an MPIJob over ssh cannot run isolated as root" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_machine_without_namespaces_refuses_in_one_line_and_runs_nothing(theatre: Theatre):
     if not IS_ROOT or shutil.which("unshare") is None:
         pytest.skip("only root may forbid namespaces, in a user namespace of its own")
