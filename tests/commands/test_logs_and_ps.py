@@ -18,9 +18,13 @@ from trainop.commands.ps import HEADINGS, render, row_of
 from trainop.commands.target import Target, job_types, replica_of
 
 FAILING = """
-import os, time
+import os, pathlib, time
 print("hello", os.environ["RANK"], flush=True)
+said = pathlib.Path("FOLDER")
+(said / os.environ["RANK"]).touch()
 if os.environ["RANK"] == "2":
+    while len(list(said.iterdir())) < 3:
+        time.sleep(0.02)
     raise ValueError("bad shard")
 time.sleep(600)
 """
@@ -33,9 +37,10 @@ for step in range(3):
 
 
 @pytest.fixture(scope="module")
-def failed(shell: Shell) -> str:
-    """The name of a job whose worker 1, of rank 2, has failed."""
-    shell.create(python_job("dead", {"Master": (1, FAILING), "Worker": (2, FAILING)}))
+def failed(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a job whose worker 1, of rank 2, has failed after all have said hello."""
+    script = FAILING.replace("FOLDER", str(tmp_path_factory.mktemp("said")))
+    shell.create(python_job("dead", {"Master": (1, script), "Worker": (2, script)}))
     shell.wait_state("dead", "Failed")
     return "dead"
 
