@@ -9,40 +9,29 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from e2e.realnode.cluster import NAMESPACE, OPERATOR, PATIENCE, RealCluster
 from e2e.realnode.images import ROOT
-from e2e.realnode.proof import Proof
+from e2e.realnode.proof import Proof, replace_images
 from e2e.trainer import VERSION, command, environment
-from trainop.kinds.trainjob.runtimes import JAX_IMAGE, TORCH_IMAGE
+from trainop.kinds.trainjob.runtimes import JAX_IMAGE, TORCH_IMAGE, shipped_runtimes
 
 SECONDS = 900.0
 PLURALS = ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
 MPI_RUNTIME = "openmpi"
-"""A TrainingRuntime for an image with sshd of its own, which needs root; those that are shipped name images with a
-user `mpiuser`."""
+"""A TrainingRuntime for an image whose sshd is root's; those in `manifests/runtimes` name images with a user for it."""
 
 
-def openmpi(image: str) -> dict[str, object]:
-    """The TrainingRuntime: the launcher is node 0, as in those that are shipped."""
-    root = [{"name": f"OMPI_ALLOW_RUN_AS_ROOT{suffix}", "value": "1"} for suffix in ("", "_CONFIRM")]
-
-    def job(name: str, step: str = "", **container: object) -> dict[str, object]:
-        pod = {"containers": [{"name": "node", "image": image, **container}]}
-        labels = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": step}}} if step else {}
-        return {"name": name, "template": {**labels, "spec": {"template": {"spec": pod}}}}
-
-    policy = {"numProcPerNode": 1, "mpiImplementation": "OpenMPI", "runLauncherAsNode": True}
-    jobs = [job("launcher", "trainer", env=root), job("node")]
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": {"name": MPI_RUNTIME, "labels": {"trainer.kubeflow.org/framework": "deepspeed"}},
-        "spec": {"mlPolicy": {"numNodes": 1, "mpi": policy}, "template": {"spec": {"replicatedJobs": jobs}}},
-    }
+def openmpi(image: str) -> dict[str, Any]:
+    """The TrainingRuntime that `trainop cluster` has for images of any user, with this image."""
+    name = "deepspeed-distributed"
+    (found,) = (each for each in shipped_runtimes(scratch=True) if each["metadata"]["name"] == name)
+    replace_images(found, image)
+    return {**found, "kind": "TrainingRuntime", "metadata": {**found["metadata"], "name": MPI_RUNTIME}}
 
 
 @contextlib.contextmanager
