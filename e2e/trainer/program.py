@@ -50,8 +50,10 @@ def train_jax() -> None:
 
 def train_mpi() -> None:
     import os  # noqa: PLC0415  # it runs elsewhere
+    import sys  # noqa: PLC0415  # the same
 
-    print("rank", os.environ["OMPI_COMM_WORLD_RANK"], "of", os.environ["OMPI_COMM_WORLD_SIZE"])
+    rank, size = os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
+    sys.stdout.write(f"rank {rank} of {size}\n")  # at once, as mpirun mixes the outputs of all ranks
 
 
 def gone(client: Any, name: str) -> bool:
