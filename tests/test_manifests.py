@@ -36,13 +36,19 @@ def documents(text: str) -> list[Any]:
 
 
 def test_only_the_component_of_kueue_has_rights_on_its_objects():
-    """An installation without it is the same as if the operator could not queue jobs."""
+    """An installation without it is the same as if the operator could not queue jobs. Users of the page, and the admins
+    who give them their role, may list them, for `why`."""
+    of_users = {f"components/{each}/{each}.yaml" for each in ("page", "page-namespaced", "namespace-admins")}
     named = {
         path.relative_to(ROOT / "manifests").as_posix()
         for path in (ROOT / "manifests").rglob("*.yaml")
         if any(line.strip().strip("- '\"") == "kueue.x-k8s.io" for line in path.read_text("utf-8").splitlines())
     }
-    assert named == {"components/kueue/kueue.yaml", "chart/templates/kueue.yaml"}
+    assert named == {"components/kueue/kueue.yaml", "chart/templates/kueue.yaml", *of_users}
+    for each in of_users:
+        roles = yaml.safe_load_all((ROOT / "manifests" / each).read_text("utf-8"))
+        rules_of = [rule for role in roles for rule in role.get("rules", ()) if "kueue.x-k8s.io" in rule["apiGroups"]]
+        assert [rule["verbs"] for rule in rules_of] == [["list"]], each
     assert "kueue" not in str(rules())
 
 

@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 
 from e2e.bench.processes import exit_on_sigterm
+from e2e.cluster.daemons import DIE_WITH_PARENT
 
 SCRIPT = """
 import sys, time
@@ -73,7 +74,13 @@ def measure(folder: Path, replicas: int, rate: int, seconds: int) -> bool:
     script.write_text(SCRIPT)
     run = ["run", "-d", "--network=addresses", str(script), f"--nproc={replicas}", "--", str(rate * seconds), str(rate)]
     subprocess.run([*program, *run], check=True, env=environment)
-    page = subprocess.Popen([*program, "ui", "many-1"], env=environment, stdout=subprocess.PIPE, text=True)
+    page = subprocess.Popen(
+        [*program, "ui", "many-1"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # see there
+    )
     try:
         assert page.stdout is not None
         expected = replicas * rate * seconds

@@ -160,9 +160,7 @@ def run_command(
 
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
         cluster = _cluster(**of_cluster)
-        documents, every_replica = _find_documents(files, options, as_yaml, len(cluster.gpus or ()))
-        if cluster.isolation is not None and os.geteuid() == 0:
-            _refuse_ssh(documents)
+        documents, every_replica = _find_documents(files, options, as_yaml, cluster)
         session["every_replica"] = every_replica
         return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
 
@@ -189,12 +187,14 @@ def _find_page(ctx: click.Context, *, detach: bool) -> Page:
 
 
 def _find_documents(
-    files: Sequence[str], options: dict[str, Any], as_yaml: bool, gpus: int
+    files: Sequence[str], options: dict[str, Any], as_yaml: bool, cluster: ClusterOptions
 ) -> tuple[Sequence[Document], bool]:
     """The objects to run, and whether every replica has to end. With `as_yaml` prints them, and exits. Raises
     `BadInputError`."""
-    given = options.get("gpus") is not None
+    given, gpus = options.get("gpus") is not None, len(cluster.gpus or ())
     documents, script = find_documents(files, options, 0 if as_yaml else gpus)
+    if cluster.isolation is not None and os.geteuid() == 0:
+        _refuse_ssh(documents)
     if script is None:
         if as_yaml:
             raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
