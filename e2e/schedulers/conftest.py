@@ -1,5 +1,5 @@
-"""Fixtures: control planes with simulated nodes and the programs under test. Those of gang schedulers are shared by all
-modules, the others by the tests of one."""
+"""Fixtures: control planes with simulated nodes and the programs under test. Those that start slowly are shared by
+modules; each module has its own operator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.places import default_data
 from e2e.cluster.simulated import make_node, wait_ready
 from e2e.schedulers.gangs import Coscheduling, GangScheduler, KubeScheduler, Volcano
-from e2e.schedulers.kueue import Kueue
+from e2e.schedulers.kueue import EXTERNAL, Kueue
 from e2e.schedulers.manifests import create, install_crds
 from e2e.schedulers.members import GangWorld
 from e2e.schedulers.queues import SELECTOR, SSD, TAINT, clear, make_queue_objects
 from tests.server.process import Operator
+from trainop.programs.schemes import FRAMEWORKS
 
 CRDS = Path(__file__).parents[2] / "manifests" / "crds"
 NODE_SIZE = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "16Gi", "pods": "100"}
@@ -52,16 +53,30 @@ def start_queue_plane() -> Iterator[ControlPlane]:
         yield plane
 
 
-def run_kueue(plane: ControlPlane, *external: str) -> Iterator[Kueue]:
-    """Kueue with what the queues of the tests refer to. `external`: the kinds that the operator queues itself."""
-    kueue = Kueue(plane, external)
-    try:
-        kueue.install()
-        kueue.start()
-        make_queue_objects(plane.api)
-        yield kueue
-    finally:
-        kueue.stop()
+def start_kueue(*external: str) -> Iterator[Kueue]:
+    """Kueue on a control plane of its own, with what the queues of the tests refer to. `external`: the kinds that the
+    operator queues itself."""
+    for plane in start_queue_plane():
+        kueue = Kueue(plane, external)
+        try:
+            kueue.install()
+            kueue.start()
+            make_queue_objects(plane.api)
+            yield kueue
+        finally:
+            kueue.stop()
+
+
+@pytest.fixture(scope="session")
+def integrating_kueue() -> Iterator[Kueue]:
+    """Kueue with its own integrations of all kinds that it has."""
+    yield from start_kueue()
+
+
+@pytest.fixture(scope="session")
+def external_kueue() -> Iterator[Kueue]:
+    """Kueue that leaves all kinds to the operator."""
+    yield from start_kueue(*FRAMEWORKS, "MPIJob", *EXTERNAL)
 
 
 @pytest.fixture
@@ -81,6 +96,15 @@ def run_operator(plane: ControlPlane, *flags: str, environment: Mapping[str, str
     finally:
         if operator.running:
             operator.end()
+
+
+def run_queue_operator(
+    plane: ControlPlane, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Operator]:
+    """The same beside a Kueue that modules share: it leaves no jobs to the next one."""
+    for operator in run_operator(plane, *flags, environment=environment):
+        yield operator
+        clear(plane.api)
 
 
 @pytest.fixture(

@@ -239,11 +239,11 @@ def _groups(cpus: int, flavor: str = FLAVOR) -> list[Json]:
 
 def clear(api: Api) -> None:
     """Deletes all jobs, and waits until their pods are gone: the next test needs the nodes."""
-    plurals = [*(framework.resource.plural for framework in FRAMEWORKS.values()), "mpijobs"]
-    for plural in plurals:
-        for job in api("GET", f"/apis/kubeflow.org/v1/{plural}").body["items"]:
-            metadata = job["metadata"]
-            api("DELETE", f"/apis/kubeflow.org/v1/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}")
+    kinds = [f"kubeflow.org/v1/{framework.resource.plural}" for framework in FRAMEWORKS.values()]
+    for kind in (*kinds, "kubeflow.org/v1/mpijobs", "diengine.opendilab.org/v1alpha1/dijobs"):
+        for job in api("GET", f"/apis/{kind}").body["items"]:
+            metadata, (group, plural) = job["metadata"], kind.rsplit("/", 1)
+            api("DELETE", f"/apis/{group}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}")
     if not wait_until(lambda: not api("GET", "/api/v1/pods").body["items"], PATIENCE):
         raise ClusterError("pods of deleted jobs remain")
 

@@ -56,8 +56,7 @@ class Recorder:
 
     def held(self) -> Iterator[Counter[str]]:
         """After each change: the number of pods of each job that hold resources. Pods are named JOB-ROLE-INDEX."""
-        if self._error:
-            raise AssertionError(self._error)
+        self._check()
         holding: dict[str, str] = {}
         for seen in list(self.sightings):
             if seen.holds:
@@ -87,7 +86,12 @@ class Recorder:
 
     def made(self) -> Counter[str]:
         """How many pods there were of each name."""
+        self._check()
         return Counter(name for name, _ in {(seen.name, seen.uid) for seen in self.sightings})
+
+    def _check(self) -> None:
+        if self._error:
+            raise AssertionError(self._error)
 
     def _read(self) -> None:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
+from e2e.schedulers.conftest import run_queue_operator
 from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.manifests import Json, create
 from e2e.schedulers.queues import COUNTS, KUEUE, QUEUES, SELECTOR, SSD, TOLERATION, QueueWorld, priority
@@ -22,19 +22,13 @@ from tests.server.world import MERGE
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def plane(integrating_kueue: Kueue) -> ControlPlane:
+    return integrating_kueue.plane
 
 
 @pytest.fixture(scope="module")
-def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    yield from run_kueue(plane)
-
-
-@pytest.fixture(scope="module")
-def validated(plane: ControlPlane, kueue: Kueue) -> QueueWorld:
+def validated(plane: ControlPlane) -> QueueWorld:
     """The operator's namespace. Its webhooks validate the jobs of this namespace once a test installs them."""
-    del kueue
     return QueueWorld(plane.api)
 
 
@@ -45,7 +39,7 @@ def webhooks(validated: QueueWorld) -> Webhooks:
 
 @pytest.fixture(scope="module", autouse=True)
 def operator(plane: ControlPlane, webhooks: Webhooks) -> Iterator[Operator]:
-    yield from run_operator(plane, environment=webhooks.environment)
+    yield from run_queue_operator(plane, environment=webhooks.environment)
 
 
 @pytest.mark.parametrize("kind", sorted(COUNTS))

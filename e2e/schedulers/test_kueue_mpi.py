@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
+from e2e.schedulers.conftest import run_queue_operator
 from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, QueueWorld, priority
 from tests.server.process import Operator
@@ -19,19 +19,13 @@ pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def plane(integrating_kueue: Kueue) -> ControlPlane:
+    return integrating_kueue.plane
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    yield from run_kueue(plane)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(plane: ControlPlane, kueue: Kueue) -> Iterator[Operator]:
-    del kueue
-    yield from run_operator(plane, "--kueue=JAXJob")
+def operator(plane: ControlPlane) -> Iterator[Operator]:
+    yield from run_queue_operator(plane, "--kueue=JAXJob")
 
 
 @pytest.mark.parametrize("kind", ["MPIJob", "MPIJob/v2beta1"])

@@ -11,7 +11,7 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import wait_until
-from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
+from e2e.schedulers.conftest import run_queue_operator, start_kueue
 from e2e.schedulers.kueue import NAMESPACE, Kueue
 from e2e.schedulers.manifests import Json, create
 from e2e.schedulers.queues import COUNTS, KUEUE, QUEUES, WORKLOADS, QueueWorld
@@ -25,38 +25,23 @@ KINDS = (*sorted(COUNTS.keys() - {REFUSED}), "MPIJob", "MPIJob/v2beta1")
 
 
 @pytest.fixture(scope="module")
-def manager() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def worker(integrating_kueue: Kueue) -> ControlPlane:
+    return integrating_kueue.plane
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def manager(worker: ControlPlane) -> Iterator[ControlPlane]:
+    for kueue in start_kueue():
+        connect(kueue.plane, worker)
+        yield kueue.plane
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker_kueue(worker: ControlPlane) -> Iterator[Kueue]:
-    yield from run_kueue(worker)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def manager_kueue(manager: ControlPlane, worker_kueue: Kueue, worker: ControlPlane) -> Iterator[Kueue]:
-    del worker_kueue
-    for kueue in run_kueue(manager):
-        connect(manager, worker)
-        yield kueue
-
-
-@pytest.fixture(scope="module", autouse=True)
-def manager_operator(manager: ControlPlane, manager_kueue: Kueue) -> Iterator[Operator]:
-    del manager_kueue
-    yield from run_operator(manager)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def worker_operator(worker: ControlPlane, worker_kueue: Kueue) -> Iterator[Operator]:
-    del worker_kueue
-    yield from run_operator(worker)
+def operators(manager: ControlPlane, worker: ControlPlane) -> Iterator[tuple[Operator, Operator]]:
+    """One in each cluster."""
+    for here in run_queue_operator(manager):
+        for there in run_queue_operator(worker):
+            yield here, there
 
 
 def connect(manager: ControlPlane, worker: ControlPlane) -> None:
@@ -118,7 +103,7 @@ def test_job_runs_in_the_other_cluster_and_its_status_comes_back(
     assert not world.pods()
 
 
-def test_kueue_refuses_the_copy_of_a_jax_job(manager: ControlPlane, worker: ControlPlane, worker_kueue: Kueue) -> None:
+def test_kueue_refuses_the_copy_of_a_jax_job(manager: ControlPlane, worker: ControlPlane) -> None:
     """The limit that docs/kueue.md states: once Kueue accepts them, JAXJob belongs to `KINDS`."""
     world = QueueWorld(manager.api, REFUSED, admissionChecks=[CHECK])
     twin = twin_of(world, worker)

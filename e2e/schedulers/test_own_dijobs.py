@@ -13,7 +13,7 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import free_ports, wait_until
-from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
+from e2e.schedulers.conftest import run_queue_operator
 from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.manifests import Json, create
 from e2e.schedulers.queues import QUEUE, SELECTOR, TOLERATION, QueueWorld, is_running, priority
@@ -25,19 +25,13 @@ VERSION = "diengine.opendilab.org/v1alpha1"
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def plane(external_kueue: Kueue) -> ControlPlane:
+    return external_kueue.plane
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    yield from run_kueue(plane, "DIJob")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(plane: ControlPlane, kueue: Kueue) -> Iterator[Operator]:
-    del kueue
-    yield from run_operator(plane, "--kueue=DIJob", "--enable-scheme=DIJob")
+def operator(plane: ControlPlane) -> Iterator[Operator]:
+    yield from run_queue_operator(plane, "--kueue=DIJob", "--enable-scheme=DIJob")
 
 
 @pytest.fixture(scope="module")

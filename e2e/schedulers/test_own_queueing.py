@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.controlplane import ControlPlane
-from e2e.schedulers.conftest import run_kueue, run_operator, start_queue_plane
+from e2e.schedulers.conftest import run_queue_operator
 from e2e.schedulers.kueue import Kueue
 from e2e.schedulers.manifests import Json
 from e2e.schedulers.queues import SELECTOR, SSD, TOLERATION, WORKLOADS, QueueWorld, priority
+from e2e.schedulers.recorder import Recorder
 from tests.server.process import Operator, fetch
 from tests.server.world import MERGE
 from trainop.programs.schemes import FRAMEWORKS
@@ -25,28 +26,24 @@ pytestmark = pytest.mark.usefixtures("free_nodes")
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    yield from start_queue_plane()
+def plane(external_kueue: Kueue) -> ControlPlane:
+    return external_kueue.plane
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kueue(plane: ControlPlane) -> Iterator[Kueue]:
-    yield from run_kueue(plane, *KINDS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def operator(plane: ControlPlane, kueue: Kueue) -> Iterator[Operator]:
-    del kueue
-    yield from run_operator(plane, f"--kueue={','.join(KINDS)}")
+def operator(plane: ControlPlane) -> Iterator[Operator]:
+    yield from run_queue_operator(plane, f"--kueue={','.join(KINDS)}")
 
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_job_waits_runs_and_returns_its_quota(plane: ControlPlane, kind: str) -> None:
     world = QueueWorld(plane.api, kind, stopPolicy="Hold")
-    world.submit("j")
-    world.wait_condition("Suspended")
-    world.wait(lambda: world.suspended("j"), "the field suspend")
-    assert not world.pods()
+    with Recorder(world.api, world.namespace) as recorder:
+        world.submit("j")
+        world.wait_condition("Suspended")
+        world.wait(lambda: world.suspended("j") and world.workload("j"), "the field suspend, and the Workload")
+        assert not world.pods()
+        assert not recorder.made(), "not for a moment"
     world.patch_queue({"stopPolicy": "None"})
     for pod in world.wait_running("j").values():
         assert pod["spec"]["nodeSelector"] == {**SSD, **SELECTOR}
