@@ -79,13 +79,19 @@ async def next_of(chunks: AsyncIterator[bytes]) -> bytes:
     return await anext(chunks)
 
 
+async def pause(peer: Peer, chunks: AsyncIterator[bytes], pauses: Pauses) -> asyncio.Task[bytes]:
+    """Reads one line; the reader of the next one pauses."""
+    await peer.say(b"one\n")
+    assert await anext(chunks) == b"one\n"
+    following = asyncio.create_task(next_of(chunks))
+    await pauses.begun.get()
+    return following
+
+
 async def test_what_arrives_during_a_pause_is_read_without_another(pauses: Pauses):
     peer, lines = Peer(), [b"%d\n" % number for number in range(500)]
     async with read(peer, pace=3600) as chunks:
-        await peer.say(b"one\n")
-        assert await anext(chunks) == b"one\n"
-        following = asyncio.create_task(next_of(chunks))
-        assert await pauses.begun.get() == 3600
+        following = await pause(peer, chunks, pauses)
         await peer.say(*lines)
         assert not following.done()
         pauses.ends.put_nowait(None)
@@ -112,10 +118,7 @@ async def test_there_is_a_pause_after_the_time_to_read(pauses: Pauses):
 async def test_the_end_of_the_body_is_seen_after_the_pause(pauses: Pauses):
     peer = Peer()
     async with read(peer, pace=0.5) as chunks:
-        await peer.say(b"one\n")
-        assert await anext(chunks) == b"one\n"
-        following = asyncio.create_task(next_of(chunks))
-        await pauses.begun.get()
+        following = await pause(peer, chunks, pauses)
         await peer.say(b"last\n")
         peer.said.put_nowait(None)
         pauses.ends.put_nowait(None)
@@ -128,10 +131,7 @@ async def test_the_end_of_the_body_is_seen_after_the_pause(pauses: Pauses):
 async def test_a_peer_that_is_lost_in_a_pause_is_an_error_afterwards(pauses: Pauses):
     peer = Peer()
     async with read(peer, pace=0.5) as chunks:
-        await peer.say(b"one\n")
-        assert await anext(chunks) == b"one\n"
-        following = asyncio.create_task(next_of(chunks))
-        await pauses.begun.get()
+        following = await pause(peer, chunks, pauses)
         peer.cut()
         pauses.ends.put_nowait(None)
         with pytest.raises(ConnectionError, match="GET /log"):

@@ -122,7 +122,7 @@ async def opened(base: str) -> AsyncIterator[Page]:
 async def until_allowed(page: Page, team: Team, namespace: str) -> Any:
     """The list of jobs, once the API server knows the rights."""
     async with asyncio.timeout(PATIENCE):
-        while (jobs := (await page.first("jobs", team.token, namespace=namespace))[0]).get("notes") != []:  # noqa: ASYNC110
+        while (jobs := (await page.first("jobs", team.token, namespace=namespace))[0]).get("notes") != []:  # noqa: ASYNC110  # the server is another process
             await asyncio.sleep(0.2)
     return jobs
 
