@@ -128,10 +128,10 @@ PROGRAMS = {
     "di-server": Program("di-server", (DI_SERVER,), ("--server-bind-address=127.0.0.1:{}",)),
     "ui": Program("ui", (PAGE,), ("--port={}",)),
     "ui behind a proxy": Program("ui", (PAGE_OF_MANY,), ("--behind-proxy", "--listen=127.0.0.1:{}")),
-    "cluster": Program("cluster", (API,), ("--network=addresses", "--data={data}")),
+    "cluster": Program("cluster", (API, PROGRESS), ("--network=addresses", "--data={data}")),
 }
 ENDING = {
-    "run": "has the server of `cluster`, until its jobs have ended",
+    "run": "has the servers of `cluster`, until its jobs have ended",
     "rerun": "is `run` with the arguments of before",
     **dict.fromkeys(
         (
