@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk test-trainer di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-page test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk test-trainer di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -99,6 +99,10 @@ test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated
 		coscheduling volcano-scheduler volcano-controller-manager
 	@$(BIN)/python -m e2e.cluster build --release 1.37 kube-apiserver kube-controller-manager kube-scheduler
 	@$(BIN)/pytest --durations=10 e2e/schedulers
+
+test-page: $(READY)  ## the page behind a real oauth2-proxy, on a kube-apiserver that trusts the users' provider; Go builds the proxy once
+	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver oauth2-proxy
+	@$(BIN)/pytest e2e/page
 
 test-takeover: $(READY)  ## ours replaces the Go operators while jobs run, and back again; twenty minutes, and Go to build them once
 	@PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.cluster build

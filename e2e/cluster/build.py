@@ -24,6 +24,7 @@ from e2e.cluster.releases import Release, find_release
 KUBE = "k8s.io/kubernetes/cmd/"
 VOLCANO = "volcano.sh/volcano/cmd/"
 CONTAINERD = "github.com/containerd/containerd/"
+OAUTH2_PROXY = "github.com/oauth2-proxy/oauth2-proxy/v7"
 CNI = "github.com/containernetworking/plugins/plugins/"
 
 
@@ -55,6 +56,7 @@ SHARED = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
     "helm": Program("helm", "helm.sh/helm/v3/cmd/helm", "-X helm.sh/helm/v3/internal/version.version=v3.19.5"),
     "kubectl-1.33": Program("kubectl-1.33", ".", Release("v1.33.6").linker_flags),
+    "oauth2-proxy": Program("oauth2-proxy", OAUTH2_PROXY, f"-X {OAUTH2_PROXY}/pkg/version.VERSION=v7.15.6"),
     "kwok": Program("kwok", "sigs.k8s.io/kwok/cmd/kwok", "-X sigs.k8s.io/kwok/pkg/consts.Version=v0.8.0"),
     "containerd": Program("containerd", CONTAINERD + "cmd/containerd", f"-X {CONTAINERD}version.Version=1.7.30"),
     "containerd-shim-runc-v2": Program("containerd", CONTAINERD + "cmd/containerd-shim-runc-v2"),

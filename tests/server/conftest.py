@@ -12,6 +12,7 @@ import pytest
 
 from e2e.cluster.controlplane import ControlPlane
 from tests.server.crowd import PodRecorder
+from tests.server.page import served
 from tests.server.process import OPERATORS, Operator
 from tests.server.world import World
 
@@ -100,3 +101,10 @@ def make_operator(tmp_path: Path) -> Iterator[Callable[..., Operator]]:
     for operator in made:
         if operator.running:
             operator.end()
+
+
+@pytest.fixture
+def page_url(control_plane: ControlPlane, tmp_path: Path) -> Iterator[str]:
+    """The page for users behind a proxy, as a process whose kubeconfig has all rights."""
+    with served(control_plane.kubeconfig, tmp_path) as url:
+        yield url

@@ -110,7 +110,7 @@ async def serving(namespace: str | None = None) -> AsyncIterator[Page]:
     api = Api()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", api.answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True, max_field_size=2**16)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

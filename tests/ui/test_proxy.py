@@ -7,6 +7,7 @@ import json
 import logging
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 from structlog.testing import capture_logs
@@ -17,7 +18,7 @@ from tests.ui.test_server import events
 from trainop.commands.target import job_types
 from trainop.manifests.tree import files
 from trainop.runtime import ConfigError
-from trainop.ui import proxy
+from trainop.ui import proxy, server
 from trainop.ui.proxy import api_server
 
 DATA = ("events", f"events?{JOB}", f"why?{JOB}", f"yaml?{JOB}", "nothing")
@@ -173,6 +174,44 @@ async def test_who_gets_no_answer_does_not_keep_others_waiting(monkeypatch: pyte
                 assert "cannot be asked who you are" in await answer.text()
 
 
+@pytest.mark.parametrize("has_seat", [False, True], ids=["a new token", "a token with a seat"])
+async def test_a_flood_of_one_user_leaves_connections_for_others(has_seat: bool):
+    async with serving() as page:
+        if has_seat:
+            async with page.get("events", ALICE) as stream:
+                await events(stream, 1)
+        page.api.slow.add("alice")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as flood:
+            headers = {**MARK, "Authorization": f"Bearer {ALICE}"}
+            asked = [
+                asyncio.ensure_future(flood.post(f"{page.base}/stacks?{JOB}", headers=headers))
+                for _ in range(server.CONNECTIONS)
+            ]
+            for _ in range(server.CONNECTIONS - proxy.REQUESTS_PER_USER):  # what is more is refused at once
+                done, pending = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+                asked = [*pending, *list(done)[1:]]
+                async with await next(iter(done)) as answer:
+                    assert answer.status == 503
+                    assert "at most 48 requests of one user" in await answer.text()
+            async with page.get(f"yaml?{JOB}", BOB) as answer:
+                assert answer.status == 200
+            assert not any(each.done() for each in asked)
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize("size", [8_192, 16_384])
+async def test_tokens_of_users_in_many_groups_and_the_cookies_of_the_proxy_are_taken(size: int):
+    async with serving() as page:
+        large = "t" * size
+        page.api.users[large] = "alice"
+        cookie = "_oauth2_proxy=" + "c" * (2 * size * 4 // 3 * 4 // 3)  # two tokens, encrypted and encoded
+        async with page.get(f"yaml?{JOB}", large, {"Cookie": cookie}) as answer:
+            assert answer.status == 200, await answer.text()
+        assert {given for _, given, _ in page.api.seen} == {f"Bearer {large}"}
+
+
 async def test_seats_tabs_and_jobs_of_one_user_are_bounded_and_others_have_room(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(proxy, "SEATS_PER_USER", 2)
     monkeypatch.setattr(proxy, "VIEWERS_PER_USER", 3)
@@ -273,7 +312,7 @@ async def malformed(page: Page) -> list[str]:
         f"GET /why HTTP/9.9\r\nAuthorization: Bearer {ALICE}\r\n\r\n",
         f"GET /why HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ALICE}\0\r\n\r\n",
         f"GET /why HTTP/1.1\r\nHost: x\r\nAuthorization Bearer {ALICE}\r\n\r\n",
-        f"GET /why HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ALICE}{'x' * 40_000}\r\n\r\n",
+        f"GET /why HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ALICE}{'x' * 100_000}\r\n\r\n",
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head.encode())

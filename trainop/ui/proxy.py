@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -48,6 +49,8 @@ SEATS, SEATS_PER_USER = 64, 8
 VIEWERS, VIEWERS_PER_USER = 160, 16
 JOBS, JOBS_PER_USER = 128, 16
 """That are followed at once."""
+REQUESTS_PER_USER = 48
+"""At once, streams included: a fifth of the connections of the server."""
 LOG_BYTES = 4 * 1024 * 1024
 """Of the log of one job, which each of its users has of their own."""
 IDLE = 180.0
@@ -136,10 +139,15 @@ class ProxySeat(Seat):
         await self._transport.close()
 
 
+def _check_own(what: str, own: int, most: int) -> None:
+    """Of what one user has. Raises `RefusedError`."""
+    if own >= most:
+        raise RefusedError(503, f"at most {most} {what} of one user at once; close a tab")
+
+
 def _check_limit(what: str, total: int, most: int, own: int, each: int) -> None:
     """Of what all users have together, and of what one of them has. Raises `RefusedError`."""
-    if own >= each:
-        raise RefusedError(503, f"at most {each} {what} of one user at once; close a tab")
+    _check_own(what, own, each)
     if total >= most:
         raise RefusedError(503, f"at most {most} {what} of all users at once; try again later")
 
@@ -154,6 +162,10 @@ class ProxyGate:
         self._config, self._namespace = config, namespace
         self.choose = namespace is None
         self._strangers = asyncio.Semaphore(STRANGERS)
+        self._asking: dict[bytes, asyncio.Task[str]] = {}
+        """Who the tokens without a seat are of, by their digests."""
+        self._waiting: Counter[bytes] = Counter()
+        """Requests that wait for such an answer."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def check(self, request: web.Request) -> None:
@@ -167,6 +179,7 @@ class ProxyGate:
         key = (hashlib.sha256(token.encode()).digest(), namespace)
         known = self.seats.get(key)
         found = known or await self._open(key, token)
+        _check_own("requests", sum(each.using for each in self._own(found)), REQUESTS_PER_USER)
         found.using += 1
         try:
             if known is not None and await self._ask(known.source.connection.client) != known.name:
@@ -191,27 +204,53 @@ class ProxyGate:
     # Seats ------------------------------------------------------------------------------------------------------------
 
     async def _open(self, key: Key, token: str) -> ProxySeat:
+        """Raises `RefusedError`."""
+        user = await self._who_is(key[0], token)
+        if (found := self.seats.get(key)) is not None:  # another tab was faster
+            return found
+        self._make_room(user or key[0].hex())
         credentials = _Credentials(token)
-        config = replace(self._config, credentials=credentials)
-        transport = HttpTransport(config)
-        try:
-            agent = f"trainop-ui/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
-            client = Client(transport, user_agent=agent, field_manager="trainop-ui")
-            async with self._strangers:
-                user = await self._ask(client)
-            if (found := self.seats.get(key)) is not None:  # another tab was faster
-                self._close(transport.close())
-                return found
-            self._make_room(user or key[0].hex())
-        except BaseException:
-            await transport.close()
-            raise
+        config, transport, client = self._connect(credentials)
         namespace = key[1]
         where = f"namespace {namespace}" if namespace else "all namespaces"
         connection = Connection(client, namespace or "default", config.server, config)
         source = Source(connection, namespace or None, f"{clean(user or 'somebody')}, {where}")
         seat = credentials.seat = self.seats[key] = ProxySeat(source, transport, user, key)
         return seat
+
+    def _connect(self, credentials: _Credentials) -> tuple[ClusterConfig, HttpTransport, Client]:
+        config = replace(self._config, credentials=credentials)
+        transport = HttpTransport(config)
+        agent = f"trainop-ui/{trainop.__version__} ({platform.system().lower()}/{platform.machine()})"
+        return config, transport, Client(transport, user_agent=agent, field_manager="trainop-ui")
+
+    async def _who_is(self, digest: bytes, token: str) -> str:
+        """All requests with one token share the question, so that a token alone keeps no others from being asked about,
+        and not all connections wait for its answer. Raises `RefusedError`."""
+        _check_own("requests", self._waiting[digest], REQUESTS_PER_USER)
+        asking = self._asking.get(digest)
+        if asking is None:
+            asking = self._asking[digest] = asyncio.create_task(self._ask_about(token))
+            asking.add_done_callback(lambda task: self._asked(digest, task))
+        self._waiting[digest] += 1
+        try:
+            return await asyncio.shield(asking)
+        finally:
+            self._waiting[digest] -= 1
+            self._waiting += Counter()  # without those that are zero
+
+    def _asked(self, digest: bytes, task: asyncio.Task[str]) -> None:
+        del self._asking[digest]
+        if not task.cancelled():
+            task.exception()  # seen, even if nobody waits for it any more
+
+    async def _ask_about(self, token: str) -> str:
+        _, transport, client = self._connect(_Credentials(token))
+        try:
+            async with self._strangers:
+                return await self._ask(client)
+        finally:
+            await transport.close()
 
     async def _ask(self, client: Client) -> str:
         """Whose token it is; empty for one who is known and may not ask that. Raises `RefusedError`."""
@@ -263,7 +302,11 @@ class ProxyGate:
             _check_limit("jobs", jobs, JOBS, own_jobs, JOBS_PER_USER)
 
     def _all_and_own(self, seat: ProxySeat) -> tuple[list[ProxySeat], list[ProxySeat]]:
-        return [*self.seats.values()], [each for each in self.seats.values() if each.user == seat.user]
+        return [*self.seats.values()], self._own(seat)
+
+    def _own(self, seat: ProxySeat) -> list[ProxySeat]:
+        """All seats of the user of this one."""
+        return [each for each in self.seats.values() if each.user == seat.user]
 
     async def run(self) -> None:
         try:
@@ -277,7 +320,9 @@ class ProxyGate:
             for key, seat in [*self.seats.items()]:
                 seat.using = 0
                 self._drop(key, seat)
-            await asyncio.gather(*self._closing, return_exceptions=True)
+            for task in self._asking.values():
+                task.cancel()
+            await asyncio.gather(*self._closing, *self._asking.values(), return_exceptions=True)
 
 
 def _token_of(request: web.Request) -> str:

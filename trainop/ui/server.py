@@ -20,6 +20,10 @@ from trainop.ui.page import read_page
 from trainop.ui.source import JobId, Source, read_id
 
 CONNECTIONS = 256
+FIELD = 96 * 1024
+"""Bytes of one header: a proxy passes its cookies on, which may contain two tokens of 16 KiB, encoded twice."""
+HEAD = 160 * 1024
+"""Bytes of all headers of a request."""
 SLOW = 20.0
 """Seconds in which a viewer has to take what was written; then its stream ends, and it may come back."""
 BEAT = 15.0
@@ -47,9 +51,10 @@ class PageServer:
             address,
             application,
             connections=CONNECTIONS,
-            limits=Limits(response=None),
+            limits=Limits(head=HEAD, response=None),
             grace=0.1,
             handler_cancellation=True,
+            max_field_size=FIELD,
         )
 
     @asynccontextmanager

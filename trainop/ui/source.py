@@ -77,8 +77,18 @@ class Source:
             "title": clean(self.title),
             "ended": self.has_ended,
             "jobs": [{name: clean(value) for name, value in asdict(row).items()} for row in rows[:MAX_JOBS]],
-            "notes": [clean(each) for each in notes] + [left] * (len(rows) > MAX_JOBS),
+            "notes": [clean(each) for each in self._explain(notes)] + [left] * (len(rows) > MAX_JOBS),
         }
+
+    def _explain(self, notes: list[str]) -> list[str]:
+        """What could not be read. Who may not read any kind is told so once, and what to do."""
+        if len(notes) < len(job_types()):
+            return notes
+        if self.namespace is None:
+            start = "you may not list the jobs of all namespaces: choose one, or ask for the right"
+        else:
+            start = f"you may not list jobs in namespace {self.namespace}: choose another, or ask for the right"
+        return [f"{start} ({notes[0]})"]
 
     async def job(self, wanted: JobId) -> tuple[Json, Json]:
         """What the page shows of a job, and the job."""

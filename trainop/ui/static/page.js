@@ -23,15 +23,17 @@ const part = (name) => new URLSearchParams(location.hash.slice(1)).get(name) || 
 const query = (values) => new URLSearchParams(Object.entries(values).filter((each) => each[1])).toString();
 const link = (job, ns = part('ns')) => `#${query({ token: part('token'), ns, job })}`;
 // Behind a proxy there is no token here: the proxy adds it. The other header is one that no other site can send. All
-// addresses are relative, so that the page can be in a folder of a site.
+// addresses are relative, so that the page can be in a folder of a site. Proxies send who asks for a document to their
+// login, and answer who asks for JSON.
 const get = (path, values, more = {}) => fetch(`${path}?${query({ namespace: part('ns'), ...values })}`, {
   redirect: 'manual', ...more,
-  headers: { 'X-Trainop': 'page', ...(part('token') ? { Authorization: `Bearer ${part('token')}` } : {}), ...more.headers },
+  headers: { 'X-Trainop': 'page', Accept: 'application/json, text/event-stream', ...(part('token') ? { Authorization: `Bearer ${part('token')}` } : {}), ...more.headers },
 });
 async function refusal(answer) {
   const said = (await answer.json().catch(() => ({}))).error;
-  if (answer.status === 401 || answer.type === 'opaqueredirect') login();
-  return said || (answer.status ? `answer ${answer.status}` : 'you are not logged in any more');
+  const left = !said && (answer.type === 'opaqueredirect' || answer.status === 401 || answer.status === 403);
+  if (left || answer.status === 401) login();
+  return said || (left ? 'you are not logged in any more' : `answer ${answer.status}`);
 }
 
 let jobs = [], shown = null, where = '', lastId = '', feed = '', first = '', abort = null, drawn = '';

@@ -1,0 +1,87 @@
+"""What happens on an open page when tokens expire, sessions end and people sign out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from e2e.cluster.certificates import Authority
+from e2e.page.provider import Provider, User
+from e2e.page.site import ends_with_login, people
+from tests.patience import PATIENCE
+from tests.server.page import Team, next_event
+
+LIFETIME = 30.0
+"""Seconds of a token: enough to log in on a machine that is busy."""
+
+
+async def test_an_open_page_is_told_when_its_token_has_expired_and_goes_on_with_the_next(
+    start_proxy: Callable[..., str],
+    authority: Authority,
+    provider: Provider,
+    teams: tuple[Team, Team],
+) -> None:
+    provider.users["alice"] = User("alice@example.com", lifetime=LIFETIME)
+    site = start_proxy("--cookie-refresh=5s")
+    async with people(site, authority, "alice") as (alice,):
+        await alice.until_listed(teams[0].name, "alice@example.com")
+        async with alice.ask("events", namespace=teams[0].name) as stream:
+            await ends_with_login(stream)
+        before = provider.refreshed
+        async with alice.ask("events", namespace=teams[0].name) as stream:  # as the page does
+            assert stream.status == 200
+            jobs, _ = await next_event(stream, "jobs")
+            assert [each["name"] for each in jobs["jobs"]] == ["train"]
+            assert provider.refreshed > before
+            provider.users["alice"].knows = False  # the session at the provider has ended, while a page is open
+            await ends_with_login(stream)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                async with alice.ask("events", namespace=teams[0].name) as stream:
+                    if stream.status == 401:
+                        break
+                await asyncio.sleep(0.5)
+        await alice.log_in("alice")
+        await alice.until_listed(teams[0].name, "alice@example.com")
+
+
+async def test_without_a_refresh_an_expired_token_is_refused_and_the_answer_says_what_to_do(
+    site: str,
+    authority: Authority,
+    provider: Provider,
+    teams: tuple[Team, Team],
+) -> None:
+    provider.users["alice"] = User("alice@example.com", lifetime=LIFETIME)
+    async with people(site, authority, "alice") as (alice,):
+        await alice.until_listed(teams[0].name, "alice@example.com")
+        async with alice.ask("events", namespace=teams[0].name) as stream:
+            await ends_with_login(stream)
+        for path in ("events", "yaml", "why"):
+            status, found = await alice.read(path, "", job=teams[0].job)
+            assert status == 401
+            assert "log in again" in found["error"]
+
+
+async def test_who_has_signed_out_is_sent_to_the_login_and_an_open_stream_ends_with_its_token(
+    site: str,
+    authority: Authority,
+    provider: Provider,
+    teams: tuple[Team, Team],
+) -> None:
+    provider.users["alice"] = User("alice@example.com", lifetime=LIFETIME)
+    async with people(site, authority, "alice") as (alice,):
+        await alice.until_listed(teams[0].name, "alice@example.com")
+        async with alice.ask("events", namespace=teams[0].name) as stream:
+            async with alice.session.get(f"{site}/oauth2/sign_out", allow_redirects=False) as answer:
+                assert answer.status == 302
+            for path in ("events", "yaml"):
+                async with alice.ask(path, job=teams[0].job) as answer:
+                    assert (answer.status, await answer.text()) == (401, "{}")
+            teams[0].world.create_job("second", {"Master": {"replicas": 1, "template": TEMPLATE}})
+            while len((jobs := (await next_event(stream, "jobs"))[0])["jobs"]) < 2:
+                assert jobs["notes"] == []
+            await ends_with_login(stream)
+        await alice.log_in("alice")
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "none"}]}}
