@@ -1,9 +1,11 @@
 """What the server of the page costs while 64 replicas print 100 lines a second each, seen by one viewer.
 
-python -m e2e.bench.page [--replicas 64] [--rate 100] [--seconds 20]      a minute; exit code 1 if a line is lost
+python -m e2e.bench.page [--replicas 64] [--rate 100] [--seconds 20] [--together N]   a minute; 1 if a line is lost
 
 A run in the background prints, `trainop ui` shows it, and a bare client reads the stream of the page as a browser
-does. The CPU time is that of the process of `trainop ui` alone, from the first line to the last.
+does. The CPU time is that of the process of `trainop ui` alone, from the first line to the last. With `--together`, an
+API server without pods sends N lines of a log in one TLS record: 1 is a kubelet's way. It needs little of the machine,
+so that the figure is the same on a busy one, where 64 processes print late and so several lines at once.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,7 +25,7 @@ import aiohttp
 import msgspec
 
 from e2e.bench.processes import exit_on_sigterm
-from e2e.cluster.daemons import DIE_WITH_PARENT
+from e2e.cluster.daemons import DIE_WITH_PARENT, wait_until
 
 SCRIPT = """
 import sys, time
@@ -32,6 +36,7 @@ for n in range(lines):
     print('line', n, 'loss 0.123456 of this step', flush=True)
     time.sleep(max(0, began + n / rate - time.monotonic()))
 """
+PROGRAM = [sys.executable, "-m", "trainop"]
 START = 300.0
 """Seconds until all replicas have printed, at most."""
 
@@ -67,31 +72,58 @@ async def read(url: str, expected: int, pid: int) -> tuple[int, float, float]:
     return lines, last - began, spent - used
 
 
-def measure(folder: Path, replicas: int, rate: int, seconds: int) -> bool:
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "HOME": str(folder)}
-    program = [sys.executable, "-m", "trainop"]
+@contextmanager
+def printing_run(
+    folder: Path, replicas: int, rate: int, seconds: int, environment: dict[str, str]
+) -> Iterator[list[str]]:
+    """A run in the background that prints; gives what `trainop ui` shows it with."""
     script = folder / "many.py"
     script.write_text(SCRIPT)
     run = ["run", "-d", "--network=addresses", str(script), f"--nproc={replicas}", "--", str(rate * seconds), str(rate)]
-    subprocess.run([*program, *run], check=True, env=environment)
-    page = subprocess.Popen(
-        [*program, "ui", "many-1"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # see there
-    )
+    subprocess.run([*PROGRAM, *run], check=True, env=environment)
     try:
-        assert page.stdout is not None
-        expected = replicas * rate * seconds
-        lines, took, used = asyncio.run(read(page.stdout.readline().strip(), expected, page.pid))
-        cost = f"{used / took:.1%} of a core, {used / lines * 1e6:.1f} µs a line"
-        print(f"{lines:,} of {expected:,} lines in {took:.1f} s: {cost}")
-        return lines == expected
+        yield ["many-1"]
     finally:
-        page.terminate()
-        page.wait()
-        subprocess.run([*program, "stop", "many-1"], env=environment, capture_output=True, check=False)
+        subprocess.run([*PROGRAM, "stop", "many-1"], env=environment, capture_output=True, check=False)
+
+
+@contextmanager
+def printing_server(folder: Path, replicas: int, rate: int, seconds: int, together: int) -> Iterator[list[str]]:
+    """An API server that sends `together` lines of a log in one record."""
+    numbers = map(str, (replicas, rate, rate * seconds, together))
+    argv = [sys.executable, "-m", "e2e.bench.logserver", str(folder), *numbers]
+    server = subprocess.Popen(argv, preexec_fn=DIE_WITH_PARENT)  # noqa: PLW1509  # see there
+    kubeconfig = folder / "kubeconfig"
+    try:
+        assert wait_until(kubeconfig.exists, START), "the API server does not start"
+        yield ["--kubeconfig", str(kubeconfig)]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def measure(folder: Path, given: argparse.Namespace) -> bool:
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "HOME": str(folder)}
+    shape = (folder, given.replicas, given.rate, given.seconds)
+    printing = printing_server(*shape, given.together) if given.together else printing_run(*shape, environment)
+    with printing as shown:
+        page = subprocess.Popen(
+            [*PROGRAM, "ui", *shown],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=DIE_WITH_PARENT,  # noqa: PLW1509  # see there
+        )
+        try:
+            assert page.stdout is not None
+            expected: int = given.replicas * given.rate * given.seconds
+            lines, took, used = asyncio.run(read(page.stdout.readline().strip(), expected, page.pid))
+        finally:
+            page.terminate()
+            page.wait()
+    cost = f"{used / took:.1%} of a core, {used / lines * 1e6:.1f} µs a line"
+    print(f"{lines:,} of {expected:,} lines in {took:.1f} s: {cost}; load {os.getloadavg()[0]:.0f}")
+    return lines == expected
 
 
 def main() -> int:
@@ -99,10 +131,11 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--together", type=int, help="lines in a record, of a server without pods; default: a real run")
     given = parser.parse_args()
     exit_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="trainop-page-") as folder:
-        return 0 if measure(Path(folder), given.replicas, given.rate, given.seconds) else 1
+        return 0 if measure(Path(folder), given) else 1
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.patience import PATIENCE
+from trainop.local.node.pods import logreader
 from trainop.local.node.pods.context import LogStore
 from trainop.local.node.pods.logreader import LogOptions, last_lines, read_log
 from trainop.local.node.pods.logs import LogCollector, RunLog
@@ -133,6 +135,112 @@ async def test_a_follower_gets_each_line_when_it_is_written_and_the_end(writer: 
     ending = asyncio.ensure_future(anext(chunks, b"the end"))
     await writer.end()
     assert await asyncio.wait_for(ending, PATIENCE) == b"the end"
+
+
+def follow(writer: Writer, **options: object) -> AsyncGenerator[bytes]:
+    chunks = read_log(writer.log, LogOptions(follow=True, **options))  # type: ignore[arg-type]  # by name
+    assert isinstance(chunks, AsyncGenerator)
+    return chunks
+
+
+async def begin(chunks: AsyncGenerator[bytes]) -> asyncio.Task[bytes]:
+    """Waits for the next chunk; empty at the end."""
+
+    async def following() -> bytes:
+        return await anext(chunks, b"")
+
+    task = asyncio.create_task(following())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_lines_that_follow_at_once_are_one_chunk_and_the_end_is_not_late(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logreader, "TOGETHER", 3600.0)
+    async with asyncio.timeout(PATIENCE):
+        chunks = follow(writer, timestamps=True)
+        first = await begin(chunks)
+        await writer.write(b"one\n")
+        assert await first == b"2026-01-02T03:04:06.006000000Z one\n", "a line after a silence comes at once"
+        following = await begin(chunks)
+        for text in (b"two\n", b"three\nfour\n"):
+            await writer.write(text)
+        assert not following.done()
+        await writer.end()
+        assert (await following).decode().splitlines() == [
+            "2026-01-02T03:04:07.006000000Z two",
+            "2026-01-02T03:04:08.006000000Z three",
+            "2026-01-02T03:04:08.006000000Z four",
+        ]
+        assert await anext(chunks, b"the end") == b"the end"
+
+
+async def test_a_line_after_a_silence_comes_at_once_again(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logreader, "TOGETHER", 0.001)
+    async with asyncio.timeout(PATIENCE):
+        chunks = follow(writer)
+        await writer.write(b"one\n")
+        assert await anext(chunks) == b"one\n"
+        following = await begin(chunks)
+        while not writer.log._waiters:  # noqa: ASYNC110  # the time in which lines are sent together
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(logreader, "TOGETHER", 3600.0)
+        await writer.write(b"two\n")
+        assert await following == b"two\n"
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+async def test_followers_get_each_byte_once_and_one_that_reads_nothing_holds_up_nobody(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, timestamps: bool
+) -> None:
+    monkeypatch.setattr(logreader, "TOGETHER", 0.001)
+    monkeypatch.setattr(logreader, "_CHUNK", 500)
+    idle = follow(writer, timestamps=timestamps)
+    await writer.write(b"line 0\n")
+    await anext(idle)
+
+    async def collect() -> list[bytes]:
+        return [chunk async for chunk in follow(writer, timestamps=timestamps)]
+
+    both = asyncio.gather(collect(), collect())
+    expected, number = [b"line 0"], 0
+    for count in range(200):
+        lines = [b"line %d" % (number + n) for n in range(1, 2 + count % 60)]
+        number += len(lines)
+        expected += lines
+        await writer.write(b"\n".join(lines) + b"\n")
+        await asyncio.sleep(0.002 if count % 20 == 0 else 0)
+    await writer.end()
+    async with asyncio.timeout(PATIENCE):
+        for chunks in await both:
+            lines = b"".join(chunks).splitlines()
+            assert [line.partition(b"Z ")[2] if timestamps else line for line in lines] == expected
+            assert lines == sorted(lines, key=lambda line: line.partition(b"Z ")[0]) or not timestamps
+            assert max(map(len, chunks)) <= 500 * 8, "at most so much is held, with a stamp for each line"
+        await idle.aclose()
+
+
+async def test_a_limit_ends_a_followed_log_without_a_wait(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logreader, "TOGETHER", 3600.0)
+    await writer.write(b"one\ntwo\n")
+    async with asyncio.timeout(PATIENCE):
+        assert [chunk async for chunk in follow(writer, limit=5)] == [b"one\nt"]
+
+
+async def test_each_line_has_the_time_of_its_own_record(writer: Writer) -> None:
+    """Read on in one go, and from any place."""
+    for number in range(300):
+        await writer.write(b"".join(b"%d.%d\n" % (number, n) for n in range(1 + number % 4)))
+    await writer.end()
+    whole = (await read(writer.log, timestamps=True)).decode().splitlines()
+    for line in whole:
+        time_of, _, text = line.partition(" ")
+        at = START + timedelta(seconds=1 + int(text.partition(".")[0]))
+        assert time_of == at.strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+    assert len(whole) == 750
+    for tail in (1, 2, 3, 100, 749):
+        assert (await read(writer.log, timestamps=True, tail=tail)).decode().splitlines() == whole[-tail:]
 
 
 async def test_a_log_that_another_process_holds_open_can_be_closed(writer: Writer) -> None:

@@ -20,6 +20,9 @@ from trainop.runtime import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CHUNK = 256 * 1024
+TOGETHER = 0.05
+"""Seconds after a chunk in which a follower gets nothing: what is written meanwhile is the next chunk. Each one costs
+its reader a TLS record, so that lines one by one would cost several times as much."""
 _MESSAGE_SIZE = 4096
 _FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
 
@@ -40,6 +43,8 @@ class _TimeIndex:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0) if path.exists() else None
+        self._expected = 0
+        """The number of the record that begins after the next offset, if the log is read on from where it was."""
 
     def close(self) -> None:
         if self._file is not None:
@@ -54,8 +59,12 @@ class _TimeIndex:
 
     def at_offset(self, offset: int) -> tuple[str, int]:
         """The arrival time (RFC 3339) of the byte at `offset`, and the offset at which the next chunk begins."""
-        following = self._bisect(lambda start, at: start > offset)
+        following = self._expected
         found, after = self._record(following - 1), self._record(following)
+        if found is None or found[0] > offset or (after is not None and after[0] <= offset):
+            following = self._bisect(lambda start, at: start > offset)
+            found, after = self._record(following - 1), self._record(following)
+        self._expected = following + 1
         moment = _EPOCH + timedelta(microseconds=found[1] if found else 0)
         return moment.strftime("%Y-%m-%dT%H:%M:%S.%f000Z"), after[0] if after else 2**63
 
@@ -79,7 +88,8 @@ class _TimeIndex:
 
 
 async def read_log(log: RunLog, options: LogOptions) -> AsyncIterator[bytes]:
-    """Yields the part of the log that `options` select, in chunks; with `follow`, until the log is complete."""
+    """Yields the part of the log that `options` select, in chunks; with `follow`, until the log is complete: a line
+    after a silence at once, and then what was written within `TOGETHER` seconds as one chunk."""
     remaining = options.limit
     with log.path.open("rb", buffering=0) as file:
         times = _TimeIndex(log.times)
@@ -87,12 +97,14 @@ async def read_log(log: RunLog, options: LogOptions) -> AsyncIterator[bytes]:
             await _seek(file, times, options)
             while remaining != 0:
                 complete = log.complete  # checked before the read, so that no data is missed
+                begin = file.tell()
                 chunk = _read_with_times(file, times) if options.timestamps else file.read(_CHUNK)
                 if chunk:
                     chunk = chunk[:remaining]
                     remaining = None if remaining is None else remaining - len(chunk)
                     yield chunk
-                    await asyncio.sleep(0)  # lets other tasks run between the chunks of a long log
+                    has_more = complete or remaining == 0 or file.tell() - begin >= _CHUNK
+                    await (log.completed(TOGETHER) if options.follow and not has_more else asyncio.sleep(0))
                 elif complete or not options.follow:
                     return
                 else:
@@ -109,17 +121,25 @@ async def _seek(file: BinaryIO, times: _TimeIndex, options: LogOptions) -> None:
 
 
 def _read_with_times(file: BinaryIO, times: _TimeIndex) -> bytes:
-    """Reads within one chunk and prefixes its lines with the arrival time.
+    """Reads up to `_CHUNK` bytes and prefixes their lines with the arrival time.
 
     The continuation of a line that began in an earlier chunk gets no prefix.
     """
-    offset = file.tell()
+    offset, size = file.tell(), os.fstat(file.fileno()).st_size
     begun = offset > 0 and os.pread(file.fileno(), 1, offset - 1) != b"\n"
-    at, end = times.at_offset(offset)
-    data = file.read(min(_CHUNK, end - offset))
-    if not data:
-        return b""
-    prefix = at.encode() + b" "
+    left, parts = min(_CHUNK, size - offset), []
+    while left > 0:
+        at, end = times.at_offset(offset)
+        data = file.read(min(left, end - offset))
+        if not data:
+            break
+        offset, left = offset + len(data), left - len(data)
+        parts.append(_stamp(data, at.encode() + b" ", begun))
+        begun = not data.endswith(b"\n")
+    return b"".join(parts)
+
+
+def _stamp(data: bytes, prefix: bytes, begun: bool) -> bytes:
     last = len(data) - 1
     stamped = data[:last].replace(b"\n", b"\n" + prefix) + data[last:]
     return stamped if begun else prefix + stamped

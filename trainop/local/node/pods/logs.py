@@ -55,6 +55,7 @@ class RunLog:
     complete: bool = False
     copy: LogCopy | None = None
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    _completed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def times(self) -> Path:
@@ -66,6 +67,8 @@ class RunLog:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        if self.complete:
+            self._completed.set()
 
     async def changed(self) -> None:
         """Waits for the next `notify`; returns at once if the log is complete."""
@@ -73,6 +76,13 @@ class RunLog:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+
+    async def completed(self, seconds: float) -> None:
+        """Waits until the log is complete, at most `seconds`. What is appended meanwhile wakes nobody."""
+        if not self.complete:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._completed.wait()
 
 
 class LogCollector:
