@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -92,3 +92,13 @@ def teams(plane: ControlPlane) -> tuple[Team, Team]:
     for team, subject in zip(found, (ALICE, BOBS), strict=True):
         team.allow(subject, RULES)
     return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows what the proxy and the page have said with a test that fails."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when == "call" and report.failed and folder is not None:
+        report.sections += [(each.name, each.read_text()[-20_000:]) for each in sorted(folder.glob("*.log"))]
+    return report

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from tests.ui.chromium import chromium, find
 from tests.ui.proxied import ALICE, Page, serving
+from trainop.ui import server
+from trainop.ui.page import Page as Document
+from trainop.ui.page import read_page
 
 
 class Site:
@@ -19,6 +27,8 @@ class Site:
 
     def __init__(self, page: Page, session: aiohttp.ClientSession) -> None:
         self.logged_in = True
+        self.silent = False
+        """Whether nothing gets through any more, and connections stay open."""
         self._page, self._session = page, session
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -32,6 +42,8 @@ class Site:
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
+                while self.silent:  # noqa: ASYNC110  # a test sets it back
+                    await asyncio.sleep(0.05)
                 await response.write(chunk)
             return response
 
@@ -83,3 +95,28 @@ async def test_users_need_no_token_of_the_page_and_are_told_when_to_log_in_again
         del page.api.users[ALICE]  # the stream ends, and the next one is sent to the login
         await tab.wait_for("document.querySelector('#link').textContent.includes('not logged in any more')")
         await tab.wait_for("!document.querySelector('#login').hidden")
+
+
+async def test_a_network_that_is_silent_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Instead of a page that says "live" and does not move any more. The server says something every 15 s, here 0.5."""
+    find()
+    monkeypatch.setattr(server, "BEAT", 0.5)
+    monkeypatch.setattr(server, "read_page", impatient)
+    async with serving() as page, site_of(page) as (site, url), chromium(tmp_path) as browser, browser.tab() as tab:
+        await tab.open(url)
+        await tab.wait_for("document.querySelector('#link').textContent === 'live'")
+        site.silent = True
+        await tab.wait_for("document.querySelector('#link').textContent.includes('nothing was heard')")
+        site.silent = False
+        await tab.wait_for("document.querySelector('#link').textContent === 'live'")
+
+
+def impatient(*, choose: bool) -> Document:
+    """The page, which waits for 3 s instead of 45."""
+    whole = read_page(choose=choose)
+    (script,) = re.findall(rb"<script>(.*)</script>", whole.body, re.DOTALL)
+    assert script.count(b"SILENCE = 45000") == 1
+    changed = script.replace(b"SILENCE = 45000", b"SILENCE = 3000")
+    before, after = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in (script, changed))
+    headers = {name: value.replace(before, after) for name, value in whole.headers.items()}
+    return Document(whole.body.replace(script, changed), headers)

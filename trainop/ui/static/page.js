@@ -1,7 +1,7 @@
 'use strict';
 // All texts of the cluster become text nodes: nothing here makes HTML of them, and the policy of the page forbids it.
 (() => {
-const ROW = 18, MAX_LINES = 200000, DROP = 20000, SVG = 'http://www.w3.org/2000/svg';
+const ROW = 18, MAX_LINES = 200000, DROP = 20000, SILENCE = 45000, SVG = 'http://www.w3.org/2000/svg';
 const $ = (id) => document.getElementById(id);
 const el = (tag, props, ...children) => {
   const made = document.createElement(tag);
@@ -44,26 +44,36 @@ async function follow() {
   if (document.hidden) return say('paused', '');
   const mine = abort = new AbortController();
   for (let wait = 250; !mine.signal.aborted; wait = Math.min(wait * 2, 5000)) {
+    // A network that is gone often says nothing. The server says something every 15 s.
+    const attempt = new AbortController();
+    let timer = 0;
+    const heard = () => { clearTimeout(timer); timer = setTimeout(() => attempt.abort(new Error('nothing was heard for 45 s')), SILENCE); };
     try {
-      const answer = await get('events', { job: shown }, { headers: lastId ? { 'Last-Event-ID': lastId } : {}, signal: mine.signal });
+      heard();
+      mine.signal.addEventListener('abort', () => attempt.abort(), { signal: attempt.signal });
+      const answer = await get('events', { job: shown }, { headers: lastId ? { 'Last-Event-ID': lastId } : {}, signal: attempt.signal });
       if (!answer.ok) throw new Error(await refusal(answer));
       say('live', 'live');
       $('login').hidden = true;
       wait = 250;
-      await read(answer.body.getReader(), mine);
+      await read(answer.body.getReader(), mine, heard);
     } catch (error) {
       if (mine.signal.aborted) return;
       say(`not connected: ${error.message}`, 'lost');
+    } finally {
+      clearTimeout(timer);
+      attempt.abort();
     }
     await new Promise((done) => setTimeout(done, wait));
   }
 }
-async function read(reader, mine) {
+async function read(reader, mine, heard) {
   const decoder = new TextDecoder();
   let rest = '';
   for (;;) {
     const { done, value } = await reader.read();
     if (done || mine.signal.aborted) return;
+    heard();
     const events = (rest + decoder.decode(value, { stream: true })).split('\n\n');
     rest = events.pop();
     for (const event of events) take(event);
@@ -269,7 +279,10 @@ $('search').addEventListener('input', setFilter);
 $('only').addEventListener('change', setFilter);
 $('first').addEventListener('click', toFirst);
 $('end').addEventListener('click', toEnd);
-$('login').addEventListener('click', () => location.reload());
+// The way through a login forgets what stands behind the #. Browsers may have no storage.
+let store = null;
+try { store = sessionStorage; } catch { /* the list of jobs is shown then */ }
+$('login').addEventListener('click', () => { store?.setItem('at', query({ ns: part('ns'), job: part('job') })); location.reload(); });
 $('where').addEventListener('submit', (event) => { event.preventDefault(); location.hash = `${link('', $('namespace').value.trim())}&list=1`; });
 $('ask-why').addEventListener('click', askWhy);
 $('ask-stacks').addEventListener('click', () => askText('stacks', 'stacks', 'POST'));
@@ -289,5 +302,8 @@ document.addEventListener('keydown', (event) => {
     if (next) location.hash = link(next);
   }
 });
+const left = store?.getItem('at');
+store?.removeItem('at');
+if (left && !location.hash) history.replaceState(null, '', `#${left}`);
 choose();
 })();
