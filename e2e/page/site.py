@@ -36,12 +36,10 @@ FILES = "/etc/oauth2-proxy"
 
 
 def documented(program: str) -> list[str]:
-    """The flags of a program in the page of the documentation: those of the block whose first line names it."""
+    """The lines about a program in the page of the documentation: those of the block whose first line names it."""
     block = re.search(rf"```\n# {program}\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert block, f"{DOCUMENT.name} has no flags of {program}"
-    flags = [line.partition(" #")[0].strip() for line in block[1].splitlines()]
-    assert all(each.startswith("--") for each in flags), flags
-    return flags
+    return [line.partition(" #")[0].strip() for line in block[1].splitlines()]
 
 
 def api_server_flags(provider: Provider, authority: Authority) -> tuple[str, ...]:
@@ -83,7 +81,7 @@ def oauth2_proxy(folder: Path, provider: Provider, authority: Authority, page: s
         )
     try:
         end = time.monotonic() + PATIENCE
-        while not _listens(port):
+        while not listens(port):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
@@ -93,7 +91,8 @@ def oauth2_proxy(folder: Path, provider: Provider, authority: Authority, page: s
         process.wait(PATIENCE)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether something listens on this port of 127.0.0.1."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False

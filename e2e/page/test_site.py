@@ -59,6 +59,10 @@ async def test_without_a_login_nothing_is_shown_and_scripts_get_401(
             async with beside.ask(path, job=teams[0].job) as answer:  # past the proxy
                 assert answer.status == 401
                 assert "the proxy in front of this page must log you in" in (await answer.json())["error"]
+            for each in (nobody, beside):  # a site that rebinds its name to either of them: the cookies are not its own
+                named = {"Host": "evil.example", "X-Trainop": "page", "Accept": "application/json"}
+                async with each.session.get(f"{each.base}/{path}", headers=named, allow_redirects=False) as answer:
+                    assert answer.status == 401
             for forged in (provider.id_token("alice", audience="another"), f"{token[:-8]}AAAAAAAA"):
                 async with beside.ask(path, forged, job=teams[0].job) as answer:
                     assert answer.status == 401

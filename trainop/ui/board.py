@@ -17,6 +17,8 @@ from trainop.ui.source import JobId, Source
 
 INTERVAL = 2.0
 """Seconds between two looks at the jobs, or at one."""
+AGAIN = 1.0
+"""Seconds between two attempts to stop what is read."""
 LINGER = 30.0
 """Seconds for which a job that nobody looks at is followed, so that a viewer who returns misses nothing."""
 MAX_JOBS = 16
@@ -67,10 +69,11 @@ class Watched:
             self._task = asyncio.ensure_future(self._work())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])  # one that has failed must not keep others from being stopped
-            self._task = None
+        """Cancels again and again: before Python 3.13, a group of tasks of which one fails meanwhile forgets it."""
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=AGAIN)  # one that has failed must not keep others from being stopped
 
 
 class JobBoard(Watched):
