@@ -12,7 +12,7 @@ import pytest
 
 from tests.commands.conftest import Shell, python_job
 from trainop.commands import logs
-from trainop.commands.loglines import MAX_LINE, Line, lines_of
+from trainop.commands.loglines import MAX_LINE, Line, blocks_of
 from trainop.commands.logs import LogOptions, Logs
 from trainop.commands.ps import HEADINGS, render, row_of
 from trainop.commands.target import Target, job_types, replica_of
@@ -136,7 +136,7 @@ async def split(*chunks: bytes) -> list[Line]:
         for chunk in chunks:
             yield chunk
 
-    return [line async for line in lines_of(send())]
+    return [line async for lines in blocks_of(send()) for line in lines]
 
 
 async def test_times_sort_as_text_whatever_their_form():
@@ -154,6 +154,21 @@ async def test_lines_are_found_across_chunks_and_without_an_end():
     lines = await split(stamp[:7], stamp[7:] + b"a\n\n" + stamp + b"b \xff", b"\x00c")
     assert [line.text for line in lines] == [b"a", b"", b"b \xff\x00c"]
     assert {line.time for line in lines} == {stamp.decode().strip()}
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 10_000])
+async def test_lines_are_the_same_however_they_are_cut_into_pieces(size: int):
+    usual = [(f"2026-11-25T10:00:{n:02}.123456789Z", f"line {n}\r".encode()) for n in range(60)]
+    odd = [
+        ("2026-11-25T10:01:00.000000000Z", b""),
+        ("2026-11-25T10:01:00.000000000Z", b"2026-11-25T10:00:00.000000000Z is what it printed"),
+        ("2026-11-25T10:01:01.000000000Z", b"\xff\x85 \x0b\x1c\xe2\x80\xa8 are no ends"),
+    ]
+    sent = b"".join(b"%s %s\n" % (time.encode(), text) for time, text in (*usual, *odd, *usual))
+    sent += b"2026-11-25T12:00:02+01:00 another form\nnone, and the last"
+    expected = [*usual, *odd, *usual]
+    expected += [("2026-11-25T11:00:02.000000000Z", text) for text in (b"another form", b"none, and the last")]
+    assert await split(*(sent[at : at + size] for at in range(0, len(sent), size))) == expected
 
 
 async def test_a_line_without_an_end_does_not_fill_the_memory():

@@ -88,7 +88,8 @@ async def pause(peer: Peer, chunks: AsyncIterator[bytes], pauses: Pauses) -> asy
     return following
 
 
-async def test_what_arrives_during_a_pause_is_read_without_another(pauses: Pauses):
+async def test_what_arrives_during_a_pause_is_read_without_another(pauses: Pauses, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "LARGE_PIECE", 1)  # however the kernel cuts it
     peer, lines = Peer(), [b"%d\n" % number for number in range(500)]
     async with read(peer, pace=3600) as chunks:
         following = await pause(peer, chunks, pauses)
@@ -101,6 +102,20 @@ async def test_what_arrives_during_a_pause_is_read_without_another(pauses: Pause
         assert found == b"".join(lines)
         assert pieces < 100
         assert pauses.begun.empty()
+
+
+async def test_after_a_small_piece_there_is_a_pause_at_once(pauses: Pauses):
+    peer = Peer()
+    async with read(peer, pace=3600) as chunks:
+        following = await pause(peer, chunks, pauses)
+        for number in range(3):
+            await peer.say(b"%d\n" % number)
+            assert not following.done()
+            pauses.ends.put_nowait(None)
+            assert await following == b"%d\n" % number
+            following = asyncio.create_task(next_of(chunks))
+            await pauses.begun.get()
+        pauses.ends.put_nowait(None)
 
 
 async def test_there_is_a_pause_after_the_time_to_read(pauses: Pauses):

@@ -26,7 +26,7 @@ def made(max_bytes: int = 2**20) -> Feed:
 
 
 def say(feed: Feed, second: int, text: bytes, label: str = "worker-0") -> None:
-    feed.line(source(label), Line(f"2026-11-27T10:00:{second:02}.000000000Z", text))
+    feed.lines(source(label), [Line(f"2026-11-27T10:00:{second:02}.000000000Z", text)])
 
 
 def read(feed: Feed, position: int = 0) -> tuple[list[list[str]], int]:

@@ -13,7 +13,7 @@ from trainop.ui import source
 from trainop.ui.feed import Feed
 from trainop.ui.source import JobId, Source
 
-RUNNING = {
+RUNNING: dict[str, Any] = {
     "metadata": {"name": "train-worker-0", "namespace": "ns", "uid": "1"},
     "spec": {"containers": [{"name": "pytorch"}]},
     "status": {"phase": "Running", "containerStatuses": [{"name": "pytorch", "state": {"running": {}}}]},
@@ -28,13 +28,14 @@ TARGET: Any = SimpleNamespace(
 
 
 class Client:
-    """Has one pod, and no logs."""
+    """Has pods, and no logs."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1) -> None:
         self.asked: list[Request] = []
+        self._pods = [{**RUNNING, "metadata": {**RUNNING["metadata"], "uid": str(n)}} for n in range(replicas)]
 
     async def list(self, *_args: object, **_more: object) -> Any:
-        return SimpleNamespace(items=[RUNNING])
+        return SimpleNamespace(items=self._pods)
 
     async def get(self, *_args: object) -> Any:
         return JOB
@@ -61,3 +62,11 @@ async def test_trainop_logs_sees_each_line_when_it_arrives():
     connection: Any = SimpleNamespace(client=client)
     await Logs(connection, TARGET, LogOptions(), Feed(lambda: None)).show(follow=True)
     assert [each.pace for each in client.asked] == [0.0]
+
+
+@pytest.mark.parametrize(("replicas", "factor"), [(1, 1.0), (32, 1.0), (64, 2.0)])
+async def test_many_logs_are_read_more_seldom(replicas: int, factor: float):
+    client = Client(replicas)
+    connection: Any = SimpleNamespace(client=client)
+    await Logs(connection, TARGET, LogOptions(pace=0.5), Feed(lambda: None)).show(follow=True)
+    assert [each.pace for each in client.asked] == [0.5 * factor] * replicas

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from trainop.commands.connection import Connection
-from trainop.commands.loglines import lines_of
+from trainop.commands.loglines import blocks_of
 from trainop.commands.target import Target
 from trainop.engine.fields import as_list, as_object
 from trainop.engine.gang_scheduler import COSCHEDULING, KUBE, VOLCANO
@@ -255,7 +255,7 @@ class Collector:
         path = PODS.path(self._target.namespace, pod, "log")
         stream = await self._client.open(Request("GET", path, query))
         try:
-            times = [line.time async for line in lines_of(stream.chunks())]
+            times = [lines[-1].time async for lines in blocks_of(stream.chunks())]
         finally:
             await stream.close()
         return read_time(times[-1]) if times else None

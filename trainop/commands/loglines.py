@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC
 from typing import NamedTuple
@@ -19,18 +20,39 @@ class Line(NamedTuple):
     text: bytes
 
 
-async def lines_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
-    """Yields the lines in their order. A line, or a piece of one, without a time stamp has that of the line before."""
+_STAMPED = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (.*)$", re.MULTILINE)
+"""A line as a kubelet whose clock is in UTC writes it: nearly all are like this, and are found together."""
+
+
+async def blocks_of(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[Line]]:
+    """Yields the lines in their order, those that a chunk completes together. A line, or a piece of one, without a time
+    stamp has that of the line before."""
     time, rest = "", b""
     async for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
+        data = rest + chunk
+        end = data.rfind(b"\n") + 1
+        block, rest = data[:end], data[end:]
+        lines = _read_block(block, time)
         if len(rest) > MAX_LINE:
-            complete, rest = [*complete, rest], b""
-        for raw in complete:
-            time, text = _split(raw, time)
-            yield Line(time, text)
+            lines.append(Line(*_split(rest, lines[-1].time if lines else time)))
+            rest = b""
+        if lines:
+            time = lines[-1].time
+            yield lines
     if rest:
-        yield Line(*_split(rest, time))
+        yield [Line(*_split(rest, time))]
+
+
+def _read_block(block: bytes, time: str) -> list[Line]:
+    """The lines of a block that ends with an end of a line, or is empty. `time`: that of the line before."""
+    found = _STAMPED.findall(block)
+    if len(found) == block.count(b"\n"):
+        return [Line(stamp.decode(), text) for stamp, text in found]
+    lines = []
+    for raw in block.split(b"\n")[:-1]:
+        time, text = _split(raw, time)
+        lines.append(Line(time, text))
+    return lines
 
 
 def _split(raw: bytes, before: str) -> tuple[str, bytes]:

@@ -14,7 +14,7 @@ import click
 
 from trainop.commands.connection import Connection
 from trainop.commands.jobs import complete_run, open_job
-from trainop.commands.loglines import Line, lines_of
+from trainop.commands.loglines import Line, blocks_of
 from trainop.commands.options import cluster_options, run_command
 from trainop.commands.target import Replica, Target, replica_of
 from trainop.engine.durations import parse_duration
@@ -28,6 +28,9 @@ MAX_REPLICAS = 64
 
 FAILED_LINES = 20
 """Lines of the replica that failed first which are shown before all others."""
+
+PACED = 32
+"""Logs that are read at the pace of the options. More are read more seldom, so that all cost as much as these."""
 
 POLL = 2.0
 """Seconds between two looks at the pods and the job with --follow."""
@@ -51,7 +54,8 @@ class LogOptions:
     timestamps: bool = False
     max_replicas: int = MAX_REPLICAS
     pace: float = 0.0
-    """Seconds between two reads of a log that is followed; 0: a line is read when it arrives."""
+    """Seconds between two reads of a log that is followed, more if more than `PACED` are; 0: a line is read when it
+    arrives."""
 
     def selects(self, replica: Replica) -> bool:
         return (
@@ -144,7 +148,9 @@ class Sink(Protocol):
         """`failed`: the replica that failed first, or empty."""
         ...
 
-    def line(self, source: Source, line: Line) -> None: ...
+    def lines(self, source: Source, lines: Sequence[Line]) -> None:
+        """At least one, in their order."""
+        ...
 
     def rest(self, text: str) -> None:
         """A line that the status of the job kept."""
@@ -242,19 +248,19 @@ class Logs:
     async def _show_failed(self, replica: Replica) -> None:
         self._say(f"{replica.name} failed first; its last lines:")
         for source in self._sources([replica]):
-            async for line in self._read(source, tail=FAILED_LINES):
-                self._sink.line(source, line)
+            async for lines in self._read(source, tail=FAILED_LINES):
+                self._sink.lines(source, lines)
         self._say("all replicas by time:")
 
     async def _show_merged(self, sources: Sequence[Source]) -> None:
-        """Merges the logs by time, with one line of each in memory."""
-        streams = [self._read(source) for source in sources]
+        """Merges the logs by time, with one piece of each in memory."""
+        streams = [_each_of(self._read(source)) for source in sources]
         heads = await asyncio.gather(*(anext(stream, None) for stream in streams))
         heap = [(line.time, number, line) for number, line in enumerate(heads) if line is not None]
         heapq.heapify(heap)
         while heap:
             _, number, line = heap[0]
-            self._sink.line(sources[number], line)
+            self._sink.lines(sources[number], [line])
             following = await anext(streams[number], None)
             if following is None:
                 heapq.heappop(heap)
@@ -262,18 +268,20 @@ class Logs:
                 # a line is never older than the one before it, whatever its time stamp says
                 heapq.heapreplace(heap, (max(following.time, line.time), number, following))
 
-    async def _read(self, source: Source, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[Line]:
-        """The lines of one log. What cannot be read is said on stderr, and the others go on."""
+    async def _read(
+        self, source: Source, *, follow: bool = False, tail: int | None = None, pace: float = 0.0
+    ) -> AsyncIterator[Sequence[Line]]:
+        """The lines of one log, as they arrive. What cannot be read is said on stderr, and the others go on."""
         pod = source.replica.pod["metadata"]
         query = self._options.query | {"container": source.container}
         query |= {"tailLines": str(tail)} if tail is not None else {}
         query |= {"follow": "true"} if follow else {}
         try:
             path = PODS.path(pod["namespace"], pod["name"], "log")
-            stream = await self._client.open(Request("GET", path, query, pace=self._options.pace if follow else 0.0))
+            stream = await self._client.open(Request("GET", path, query, pace=pace))
             try:
-                async for line in lines_of(stream.chunks()):
-                    yield line
+                async for lines in blocks_of(stream.chunks()):
+                    yield lines
             finally:
                 await stream.close()
         except (ApiError, ConnectionError, TimeoutError) as error:
@@ -287,16 +295,18 @@ class Logs:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 finished = await self._is_finished()
-                for source in self._sources(await self._replicas()):
+                sources = self._sources(await self._replicas())
+                pace = self._options.pace * max(1.0, len(sources) / PACED)
+                for source in sources:
                     if source.identity not in running and _has_started(source):
-                        running[source.identity] = tasks.create_task(self._show_followed(source))
+                        running[source.identity] = tasks.create_task(self._show_followed(source, pace))
                 if finished:
                     return  # the group waits for the logs of containers that still run
                 await asyncio.sleep(POLL)
 
-    async def _show_followed(self, source: Source) -> None:
-        async for line in self._read(source, follow=True):
-            self._sink.line(source, line)
+    async def _show_followed(self, source: Source, pace: float) -> None:
+        async for lines in self._read(source, follow=True, pace=pace):
+            self._sink.lines(source, lines)
 
     async def _is_finished(self) -> bool:
         with suppress(NotFoundError):
@@ -321,22 +331,33 @@ class Printer:
         self._failed = failed
         self._width = max(map(len, labels), default=10)
 
-    def line(self, source: Source, line: Line) -> None:
+    def lines(self, source: Source, lines: Sequence[Line]) -> None:
         label = source.label.ljust(self._width)
-        time = f"{line.time} " if self._timestamps else ""
         if not self._terminal:
-            sys.stdout.buffer.write(f"{label} {time}".encode() + line.text + b"\n")
+            for line in lines:
+                sys.stdout.buffer.write(f"{label} {self._time(line)}".encode() + line.text + b"\n")
             sys.stdout.buffer.flush()
             return
         number = abs(hash(source.label)) % len(_COLOURS)
         colour = "red" if source.replica.name == self._failed else _COLOURS[number]
-        click.echo(f"{click.style(label, fg=colour)} {time}{printable(line.text.decode(errors='replace'))}")
+        for line in lines:
+            text = printable(line.text.decode(errors="replace"))
+            click.echo(f"{click.style(label, fg=colour)} {self._time(line)}{text}")
+
+    def _time(self, line: Line) -> str:
+        return f"{line.time} " if self._timestamps else ""
 
     def rest(self, text: str) -> None:
         click.echo(text)
 
     def note(self, text: str) -> None:
         click.echo(f"--- {text}", err=True)
+
+
+async def _each_of(blocks: AsyncIterator[Sequence[Line]]) -> AsyncIterator[Line]:
+    async for lines in blocks:
+        for line in lines:
+            yield line
 
 
 def _has_started(source: Source) -> bool:

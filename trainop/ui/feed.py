@@ -67,28 +67,27 @@ class Feed:
         """The logs are read, perhaps again. The page learns the names from the job."""
         self._had = dict(self._latest)
 
-    def line(self, source: Source, line: Line) -> None:
-        if line.time <= self._had.get(source.label, ""):
-            return
-        self._latest[source.label] = line.time
-        self._add(line.time, source.label, line.text.decode(errors="replace"))
+    def lines(self, source: Source, lines: Sequence[Line]) -> None:
+        label = source.label
+        if had := self._had.get(label):
+            lines = [each for each in lines if each.time > had]
+        if lines:
+            self._latest[label] = lines[-1].time
+            self._add([(time, label, _shown(text.decode(errors="replace"))) for time, text in lines])
 
     def rest(self, text: str) -> None:
-        self._add(self._last_time, "", text)
+        self._add([(self._last_time, "", _shown(text))])
 
     def note(self, text: str) -> None:
         """Once each, as what is in the way of a log is found again and again."""
         if text not in self._notes and len(self._notes) < 100:
             self._notes.add(text)
-            self._add(self._last_time, "", f"--- {text}")
+            self._add([(self._last_time, "", _shown(f"--- {text}"))])
 
-    def _add(self, time: str, label: str, text: str) -> None:
-        text = printable(text.rpartition("\r")[2] if "\r" in text.rstrip("\r") else text).rstrip("\r")  # a progress bar
-        if len(text) > MAX_TEXT:
-            text = f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT:,} characters left out)"
-        self._pending.append((time, label, text))
-        self._pending_bytes += len(text) + 80
-        self._last_time = time
+    def _add(self, lines: list[tuple[str, str, str]]) -> None:
+        self._pending += lines
+        self._pending_bytes += sum(len(text) for _, _, text in lines) + 80 * len(lines)
+        self._last_time = lines[-1][0]
         if self._pending_bytes > MAX_PENDING:
             self.flush()
 
@@ -162,3 +161,12 @@ class Feed:
             if block.first <= position:
                 return 0, block
         raise AssertionError("the blocks have no gap")
+
+
+def _shown(text: str) -> str:
+    """What the page gets of a line. Of a progress bar that is the last state."""
+    if not (text.isascii() and text.isprintable()):  # carriage returns are not
+        text = printable(text.rpartition("\r")[2] if "\r" in text.rstrip("\r") else text).rstrip("\r")
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}... ({len(text) - MAX_TEXT:,} characters left out)"
+    return text

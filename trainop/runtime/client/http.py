@@ -44,7 +44,10 @@ WRITE_CHUNK = 128 * 1024
 """Bytes of a request body per write to the socket."""
 
 READING = 0.125
-"""Part of the pace of a body in which it is read."""
+"""Part of the pace of a body in which it is read, if so much arrives."""
+
+LARGE_PIECE = 64 * 1024
+"""Bytes of a body in one piece, after which more may have arrived already: the kernel is read 256 KiB at a time."""
 
 _DESCRIPTOR_IN_USE = "is used by transport"
 """Part of uvloop's message if a new connection gets the descriptor of one that other code has closed under it
@@ -294,7 +297,7 @@ class HttpStream:
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
-                if pace and clock() - read_since > pace * READING:  # what has arrived may come in several pieces
+                if pace and (len(chunk) < LARGE_PIECE or clock() - read_since > pace * READING):
                     await self._pause(pace)
                     read_since = clock()
         except NETWORK_ERRORS as error:
