@@ -3,9 +3,9 @@
 python -m e2e.bench.page [--replicas 64] [--rate 100] [--seconds 20] [--together N]   a minute; 1 if a line is lost
 
 A run in the background prints, `trainop ui` shows it, and a bare client reads the stream of the page as a browser
-does. The CPU time is that of the process of `trainop ui` alone, from the first line to the last. With `--together`, an
-API server without pods sends N lines of a log in one TLS record: 1 is a kubelet's way. It needs little of the machine,
-so that the figure is the same on a busy one, where 64 processes print late and so several lines at once.
+does. The CPU time is that of the process of `trainop ui` alone, from some seconds after the first line on. With
+`--together`, an API server without pods sends N lines of a log in one TLS record: 1 is a kubelet's way. It needs less
+of the machine, so that the rate is kept on a busy one, where 64 processes print late and so several lines at once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -39,6 +40,8 @@ for n in range(lines):
 PROGRAM = [sys.executable, "-m", "trainop"]
 START = 300.0
 """Seconds until all replicas have printed, at most."""
+WARM = 5.0
+"""Seconds after the first line from which on is measured: what was printed by then came late and at once."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -46,13 +49,22 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def read(url: str, expected: int, pid: int) -> tuple[int, float, float]:
-    """The lines of the replicas that arrived, and the seconds and CPU seconds between the first and the last."""
+class Read(NamedTuple):
+    """`lines`: of the replicas, all that arrived. `measured` of them took `seconds`, and `used` CPU seconds."""
+
+    lines: int
+    measured: int
+    seconds: float
+    used: float
+
+
+async def read(url: str, expected: int, pid: int) -> Read:
     parts = urlsplit(url)
     headers = {"Authorization": f"Bearer {parts.fragment.partition('=')[2]}"}
     job = "default/PyTorchJob/many"
     loop, lines = asyncio.get_running_loop(), 0
-    began = last = used = spent = 0.0
+    first = 0.0
+    began: tuple[int, float, float] | None = None
     async with (
         asyncio.timeout(START),
         aiohttp.ClientSession(read_bufsize=2**22) as session,
@@ -66,10 +78,13 @@ async def read(url: str, expected: int, pid: int) -> tuple[int, float, float]:
             if not line.startswith(b'data: {"first":'):
                 continue
             lines += sum(1 for _, label, _ in msgspec.json.decode(line[6:])["lines"] if label)
-            last, spent = loop.time(), cpu_seconds(pid)
-            if not began:
-                began, used = last, spent
-    return lines, last - began, spent - used
+            first = first or loop.time()
+            if began is None and loop.time() - first >= WARM:
+                began = lines, loop.time(), cpu_seconds(pid)
+    if began is None:
+        raise SystemExit(f"{lines:,} of {expected:,} lines came, too few to measure; more --seconds?")
+    before, at, used = began
+    return Read(lines, lines - before, loop.time() - at, cpu_seconds(pid) - used)
 
 
 @contextmanager
@@ -117,13 +132,14 @@ def measure(folder: Path, given: argparse.Namespace) -> bool:
         try:
             assert page.stdout is not None
             expected: int = given.replicas * given.rate * given.seconds
-            lines, took, used = asyncio.run(read(page.stdout.readline().strip(), expected, page.pid))
+            found = asyncio.run(read(page.stdout.readline().strip(), expected, page.pid))
         finally:
             page.terminate()
             page.wait()
-    cost = f"{used / took:.1%} of a core, {used / lines * 1e6:.1f} µs a line"
-    print(f"{lines:,} of {expected:,} lines in {took:.1f} s: {cost}; load {os.getloadavg()[0]:.0f}")
-    return lines == expected
+    cost = f"{found.used / found.seconds:.1%} of a core, {found.used / found.measured * 1e6:.1f} µs a line"
+    rate = f"{found.measured / found.seconds:,.0f} a second"
+    print(f"{found.lines:,} of {expected:,} lines, {rate}: {cost}; load {os.getloadavg()[0]:.0f}")
+    return found.lines == expected
 
 
 def main() -> int:
