@@ -63,6 +63,15 @@ def test_every_kind_that_runs_one_program_can_be_made():
     assert {each.name for each in FRAMEWORKS.values()} == {*KINDS, MXNET.name} - {"mpi"}
 
 
+def test_the_manifest_of_an_isolated_run_is_printed_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # which isolated containers must not have
+    script = write(tmp_path, "print()")
+    refused = trainop("run", "--isolated", script, cwd=tmp_path)
+    assert refused.returncode == 2, refused.stderr
+    printed, plain = (trainop("run", *more, "--yaml", script, cwd=tmp_path) for more in (["--isolated"], []))
+    assert (printed.returncode, printed.stdout, printed.stderr) == (0, plain.stdout, "")
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_replica_for_each_process(tmp_path: Path, kind: str):
     script = write(tmp_path, "print()")

@@ -159,7 +159,7 @@ def run_command(
     session["page"] = _find_page(ctx, detach=detach) if with_page else None
 
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
-        cluster = _cluster(**of_cluster)
+        cluster = _cluster(**of_cluster | {"isolated": of_cluster["isolated"] and not as_yaml})  # that runs nothing
         documents, every_replica = _find_documents(files, options, as_yaml, cluster)
         session["every_replica"] = every_replica
         return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
