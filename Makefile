@@ -98,7 +98,7 @@ test-schedulers: $(READY)  ## jobs beside Kueue and gang schedulers on simulated
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kube-controller-manager kube-scheduler kwok kueue \
 		coscheduling volcano-scheduler volcano-controller-manager
 	@$(BIN)/python -m e2e.cluster build --release 1.37 kube-apiserver kube-controller-manager kube-scheduler
-	@$(BIN)/pytest --durations=10 e2e/schedulers
+	@$(BIN)/pytest --numprocesses=2 --dist=loadfile --durations=10 e2e/schedulers
 
 test-page: $(READY)  ## the page behind a real oauth2-proxy, on a kube-apiserver that trusts the users' provider; Go builds the proxy once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver oauth2-proxy
