@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import select
 import socket
 import ssl
 from collections import Counter
@@ -47,6 +48,9 @@ ACCEPT_RETRY = 1.0
 PLACE_RETRIES = (0.0, 0.0, 0.01, 0.02, 0.05, 0.1)
 """Seconds between two looks for a place while all connections are in use. Others wait meanwhile in the backlog of the
 socket."""
+
+LEFT = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR | select.POLLNVAL
+"""Of a socket whose peer has closed it; half is enough, as asyncio closes such a connection."""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -93,10 +97,14 @@ def _nonblocking(listener_socket: socket.socket) -> socket.socket:
 
 @web.middleware
 async def track_use(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Marks the connection of a request as busy while the handler runs and has the body, else as idle."""
+    """Marks the connection of a request as busy while the handler runs and has the body, else as idle. Requests of a
+    client that has left are not handled."""
     connection = request.protocol
     if not isinstance(connection, _Connection):
         return await handler(request)
+    if connection.client_has_left():
+        connection.abort()
+        return web.Response()
     with connection.serving(request.content):
         return await handler(request)
 
@@ -297,6 +305,16 @@ class _Connection(web.RequestHandler):
         finally:
             served = True
             self.mark_idle(IDLE_TIMEOUT)
+
+    def client_has_left(self) -> bool:
+        """asyncio reports this only when all that has arrived is handled, which may be thousands of requests: aiohttp
+        stops to read while some wait."""
+        found = self.transport and self.transport.get_extra_info("socket")
+        if not found or found.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(found.fileno(), LEFT)
+        return bool(poll.poll(0))
 
     def _mark_busy(self) -> None:
         self._listener.idle.pop(self, None)
