@@ -38,7 +38,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' trainop/__init__.py)
 BENCH := PATH="$$PATH:/usr/local/go/bin" $(BIN)/python -m e2e.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-page test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk test-trainer di-engine test-progress test-survive fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
+.PHONY: help bench bench-quick bench-runtime profile demo test test-busy test-user test-awkward test-webhooks test-kubectl test-mpi test-page test-chart test-kubernetes test-schedulers test-takeover simulate frameworks test-sdk test-trainer di-engine test-progress test-survive test-podman fuzz coverage lint type contracts format manifests manifests-check docs new-kind dist test-wheel container image test-image test-node e2e site cases cases-floor lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z0-9-]+):.*  ## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -77,6 +77,9 @@ test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of 
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl kubectl-1.33
 	@$(BIN)/pytest tests/run/test_tour.py tests/run/test_exec.py tests/run/test_port_forward.py tests/run/test_survive.py \
 		tests/conformance/test_kubectl.py
+
+test-podman: $(READY)  ## containers from images, run by podman, which has to be installed; nothing is pulled from outside
+	@$(BIN)/pytest tests/local/podman
 
 test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrades on a real kube-apiserver; Go builds helm once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl helm

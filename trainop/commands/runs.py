@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from trainop.commands.options import run_command
 from trainop.errors import StartError
 from trainop.kept.folder import Record, Run, find_run, list_runs
 from trainop.kept.process import ProcessIdentity
+from trainop.local.node.podman.containers import clean_up
 from trainop.runtime.lowlevel import printable, read_time
 
 _POLL = 0.1
@@ -118,7 +120,10 @@ def rerun_command(run: str, detach: bool) -> None:
 @click.command("clean")
 @click.argument("runs", nargs=-1, shell_complete=complete_run)
 def clean_command(runs: Sequence[str]) -> None:
-    """Remove the folders of RUNS, or of all runs that have ended. Those that run are never removed."""
+    """Remove the folders of RUNS, or of all runs that have ended. Those that run are never removed.
+
+    Without RUNS, also containers of podman that a run has left whose process was killed.
+    """
     if not runs:
         chosen = [each for each in list_runs() if each.record is not None and not each.may_run]
     else:
@@ -134,6 +139,8 @@ def clean_command(runs: Sequence[str]) -> None:
         click.echo(f"run {each.name} removed")
     if not chosen:
         click.echo("no run has ended")
+    if not runs and (left := asyncio.run(clean_up())):
+        click.echo(f"containers of podman removed: {left}")
 
 
 def run_lines(width: int = 0) -> Iterator[str]:

@@ -24,7 +24,7 @@ from trainop.local.api.serving.server import ApiServer
 from trainop.local.api.storage.versioned_store import Change, Table
 from trainop.local.gpus import find_gpus
 from trainop.local.job_controller import job_controller
-from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions
+from trainop.local.node.agent import ApiEndpoint, NetworkMode, Node, NodeOptions, PodmanOptions
 from trainop.local.node.isolation import Isolation
 from trainop.local.node.pods.logs import LogCopy
 from trainop.local.scheduler.filters import STRICT, Leniency
@@ -66,6 +66,8 @@ class ClusterOptions:
     """Which requests of pods do not count."""
     isolation: Isolation | None = None
     """What containers see of this machine, if they are isolated from it."""
+    podman: PodmanOptions | None = None
+    """Containers run from their images, by podman; None: as processes of this machine, without images."""
 
 
 class LocalCluster:
@@ -99,6 +101,7 @@ class LocalCluster:
             gpus=find_gpus(os.environ) if given is None else given,
             leniency=self._options.leniency,
             isolation=self._options.isolation,
+            podman=self._options.podman,
         )
         self.node = Node(self.client, NODE_NAME, self.directory / "node", options=node)
         self.api.log_source = self.node.open_log

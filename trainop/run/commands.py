@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from trainop.kept.folder import runs_folder
 from trainop.kinds.mpi.transport import MPI_V2, SSH, expect
 from trainop.local.cluster import ClusterOptions
 from trainop.local.gpus import find_gpus
+from trainop.local.node.agent import PodmanOptions
 from trainop.local.node.isolation import Isolation
 from trainop.local.scheduler.filters import Leniency
 from trainop.run.detached import attached, run_detached
@@ -35,10 +37,13 @@ from trainop.run.documents import BadInputError, Document, to_yaml
 from trainop.run.interrupts import Interrupts
 from trainop.run.output import THREAD, Terminal
 from trainop.run.page import Page
-from trainop.run.script import GIVEN, ScriptCommand, find_documents, script_options
+from trainop.run.script import GIVEN, Script, ScriptCommand, find_documents, script_options
 from trainop.run.session import run_cluster, run_documents
 from trainop.run.starting import DEFAULT_TIMEOUT
 from trainop.runtime import Unstructured
+
+_OF_IMAGES = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
+"""The first parts of paths at which containers have files of their own."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,7 +82,15 @@ _ISOLATED = click.option(
 )
 
 
-_OF_CLUSTER = ("data", "network", "port", "allow_cpu", "overcommit", "isolated")
+_RUNTIME = click.option(
+    "--runtime",
+    type=click.Choice(["process", "podman"]),
+    default="process",
+    show_default=True,
+    help="What runs containers: processes of this machine, without images, or podman, each from its image.",
+)
+
+_OF_CLUSTER = ("data", "network", "port", "allow_cpu", "overcommit", "isolated", "runtime")
 
 
 def _overcommit(*, default: bool) -> Callable[[F], F]:
@@ -123,6 +136,7 @@ def _read_duration(_context: click.Context, _option: click.Parameter, text: str)
 @_ALLOW_CPU
 @_overcommit(default=True)
 @_ISOLATED
+@_RUNTIME
 @_NETWORK
 @_DIRECTORY
 @_PORT
@@ -142,14 +156,13 @@ def run_command(
     FILES are YAML or JSON files with any number of objects, folders of them, or - for standard input. Or the first is a
     Python script, of which a job is made, and its arguments follow --: trainop run train.py --nproc 4 -- --epochs 3
 
-    Containers run as processes in the current environment and folder; images are not used. Ctrl-C and SIGTERM stop pods
-    as Kubernetes does, with SIGTERM and their grace period; a second signal kills them. With --data, a job that
-    finished in an earlier run is run again, and an unfinished one continues.
+    Containers run as processes in the current environment and folder, without images unless --runtime
+    says so. Ctrl-C and SIGTERM stop pods as Kubernetes does, with SIGTERM and their grace period; a second signal kills
+    them. With --data, a job that finished in an earlier run is run again, and an unfinished one continues.
 
     A pod waits while the GPUs that it requests are in use; a request that this machine can never satisfy is refused.
 
-    A run is kept under its name, such as train-1: trainop ps lists runs, and logs, why, describe, stacks, attach, stop
-    and rerun take the name.
+    A run is kept under a name such as train-1: trainop ps lists runs; logs, why, attach, stop, rerun ... take the name.
 
     Exit code: 0 if all jobs succeeded, 1 if one failed or did not start, 2 for invalid input, 128+N after signal N.
     """
@@ -160,8 +173,8 @@ def run_command(
 
     def start(console: Console, interrupts: Interrupts, **more: Any) -> Coroutine[Any, Any, int]:
         cluster = _cluster(**of_cluster | {"isolated": of_cluster["isolated"] and not as_yaml})  # that runs nothing
-        documents, every_replica = _find_documents(files, options, as_yaml, cluster)
-        session["every_replica"] = every_replica
+        documents, cluster, script = _find_documents(files, options, as_yaml, cluster)
+        session["every_replica"] = script is not None and script.all_end
         return run_documents(documents, cluster, console, interrupts=interrupts, **session, **more)
 
     if detach and not as_yaml:
@@ -188,26 +201,39 @@ def _find_page(ctx: click.Context, *, detach: bool) -> Page:
 
 def _find_documents(
     files: Sequence[str], options: dict[str, Any], as_yaml: bool, cluster: ClusterOptions
-) -> tuple[Sequence[Document], bool]:
-    """The objects to run, and whether every replica has to end. With `as_yaml` prints them, and exits. Raises
-    `BadInputError`."""
+) -> tuple[Sequence[Document], ClusterOptions, Script | None]:
+    """The objects to run, the cluster that they need, and the script that they run. With `as_yaml` prints them, and
+    exits. Raises `BadInputError`."""
     given, gpus = options.get("gpus") is not None, len(cluster.gpus or ())
-    documents, script = find_documents(files, options, 0 if as_yaml else gpus)
+    in_folder = cluster.podman is not None and not as_yaml
+    documents, script = find_documents(files, options, 0 if as_yaml else gpus, in_folder=in_folder)
     if cluster.isolation is not None and os.geteuid() == 0:
         _refuse_ssh(documents)
     if script is None:
         if as_yaml:
             raise BadInputError(f"--yaml shows the job of a script; {files[0]} is a manifest")
-        return documents, False
+        return documents, cluster, None
     if as_yaml:
         click.echo(to_yaml(each.raw for each in documents), nl=False)
         sys.exit(0)
-    if script.image:
-        raise BadInputError("--image is for a cluster, with --yaml or trainop submit; here images are not used")
+    if in_folder:
+        cluster = replace(cluster, podman=PodmanOptions(_folder_of_containers(), script.image))
+    elif script.image:
+        raise BadInputError(
+            "--image is for a cluster, with --yaml or trainop submit, or for --runtime podman; here images are not used"
+        )
     if gpus and not (script.gpus or given):
         few = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} for {script.replicas} replicas"
         click.echo(f"trainop: {few}: they run without; with --gpus 1 some wait until others have ended", err=True)
-    return documents, script.all_end
+    return documents, cluster, script
+
+
+def _folder_of_containers() -> Path:
+    """The current folder. Raises `BadInputError` if it would hide what images have."""
+    folder = Path.cwd()
+    if folder == Path("/") or folder.parts[1] in _OF_IMAGES:
+        raise BadInputError(f"--runtime podman: {folder} is a folder of images, too; run the script in one of your own")
+    return folder
 
 
 @click.command("cluster")
@@ -217,6 +243,7 @@ def _find_documents(
 @_PROGRESS
 @_ALLOW_CPU
 @_overcommit(default=False)
+@_RUNTIME
 @_NETWORK
 @_DIRECTORY
 @_PORT
@@ -239,18 +266,36 @@ def cluster_command(no_operator: bool, di_server: bool, train_jobs: bool, progre
 
 
 def _cluster(
-    *, data: Path | None, network: Any, port: int, allow_cpu: bool, overcommit: bool, isolated: bool = False
+    *,
+    data: Path | None,
+    network: Any,
+    port: int,
+    allow_cpu: bool,
+    overcommit: bool,
+    runtime: str,
+    isolated: bool = False,
 ) -> ClusterOptions:
     """Raises `BadInputError` for an invalid inventory of GPUs, and a folder that an isolated run must not have."""
     if isolated and network == "addresses":
         raise BadInputError("--isolated needs --network namespaces")
+    if isolated and runtime != "process":
+        raise BadInputError("--isolated is for processes of this machine: leave it out with --runtime podman")
+    podman = PodmanOptions() if runtime == "podman" else None
     leniency = Leniency(overcommit=overcommit, allow_cpu=allow_cpu)
     try:
         gpus = find_gpus(os.environ)
         isolation = Isolation.find(Path.cwd(), filter(None, (runs_folder(), data))) if isolated else None
     except OSError as error:
         raise BadInputError(str(error)) from error
-    return ClusterOptions(directory=data, network=network, port=port, gpus=gpus, leniency=leniency, isolation=isolation)
+    return ClusterOptions(
+        directory=data,
+        network=network,
+        port=port,
+        gpus=gpus,
+        leniency=leniency,
+        isolation=isolation,
+        podman=podman,
+    )
 
 
 def _run(start: Callable[[Console, Interrupts], Coroutine[Any, Any, int]]) -> int:

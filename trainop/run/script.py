@@ -68,7 +68,9 @@ class Script:
     gpus: int | None = None
     """Of each replica; None if not given."""
     image: str = ""
-    """Of a cluster; empty: the job runs here."""
+    """Of containers; empty: the job runs here, without images."""
+    in_folder: bool = False
+    """Whether containers have the folder of the script at the same path, as those of this machine."""
 
     @property
     def job_name(self) -> str:
@@ -77,6 +79,11 @@ class Script:
         stem = self.target if self.module else Path(self.target).stem
         words = re.sub("[^a-z0-9]+", "-", stem.lower())[:_MAX_NAME].strip("-")
         return words if words[:1].isalpha() else f"job-{words}".rstrip("-")
+
+    @property
+    def remote(self) -> bool:
+        """Whether containers have no files of this machine."""
+        return bool(self.image) and not self.in_folder
 
     @property
     def all_end(self) -> bool:
@@ -117,7 +124,7 @@ def script_options(command: F) -> F:
         click.option(
             "--gpus", type=click.IntRange(min=0), help="GPUs of each replica. Default: an equal share of all."
         ),
-        click.option("--image", help="The image for a cluster, with --yaml. The script comes with a ConfigMap."),
+        click.option("--image", help="The image for a cluster, with --yaml, or for --runtime podman."),
         click.option("--module", "-m", help="Run this module, as python -m; all arguments are its own."),
     ):
         command = option(command)
@@ -125,12 +132,18 @@ def script_options(command: F) -> F:
 
 
 def find_documents(
-    paths: Sequence[str], options: dict[str, Any], gpus: int = 0
+    paths: Sequence[str], options: dict[str, Any], gpus: int = 0, *, in_folder: bool = False
 ) -> tuple[list[Document], Script | None]:
     """The objects in manifests; or those of a script, and the script. `gpus` is the number that its replicas share
-    unless the user said how many each has. Raises `BadInputError`."""
+    unless the user said how many each has. `in_folder`: its containers have an image and the current folder. Raises
+    `BadInputError`."""
     script = _find_script(paths, options)
     if script is not None:
+        if in_folder and not script.image:
+            raise BadInputError(
+                "--runtime podman: a script needs the image that it runs in, such as --image python:3.12"
+            )
+        script = replace(script, in_folder=in_folder)
         if script.gpus is None:
             script = replace(script, gpus=gpus // script.replicas)
         return from_objects(make_objects(script), f"the job of {script.target}"), script
@@ -187,7 +200,7 @@ def read_script(path: Path) -> str:
 def make_objects(script: Script) -> list[Json]:
     """The job, after the ConfigMap with the script where an image needs it. Raises `BadInputError`."""
     objects = []
-    if script.image and not script.module:
+    if script.remote and not script.module:
         text = read_script(Path(script.target))
         if len(text.encode()) > MAX_SCRIPT:
             raise BadInputError(f"{script.target}: longer than {MAX_SCRIPT} bytes; put it into the image and use -m")
@@ -253,14 +266,14 @@ def _object(api_version: str, kind: str, script: Script, spec: Json, annotations
 
 
 def _run_policy(script: Script) -> Json:
-    return {"cleanPodPolicy": "Running" if script.image else "None", "backoffLimit": script.max_restarts}
+    return {"cleanPodPolicy": "Running" if script.remote else "None", "backoffLimit": script.max_restarts}
 
 
 def _command(script: Script) -> list[str]:
     runner = [] if not _with_torchrun(script) else ["-m", "torch.distributed.run"]
     if script.module:
         return ["python", *runner, "-m", script.target, *script.args]
-    path = f"{FOLDER}/{_key(script)}" if script.image else script.target
+    path = f"{FOLDER}/{_key(script)}" if script.remote else script.target
     return ["python", *runner, path, *script.args]
 
 
@@ -270,6 +283,8 @@ def _with_torchrun(script: Script) -> bool:
 
 def _template(script: Script, container_name: str, command: list[str]) -> Json:
     container: Json = {"name": container_name, "image": script.image or LOCAL_IMAGE}
+    if script.in_folder:
+        container |= {"imagePullPolicy": "IfNotPresent"}  # an image built here has no registry
     if command:
         container |= {"command": command}
     if script.gpus:
@@ -277,7 +292,7 @@ def _template(script: Script, container_name: str, command: list[str]) -> Json:
     if command and (environment := _environment(script)):
         container |= {"env": [{"name": name, "value": value} for name, value in environment.items()]}
     spec: Json = {"containers": [container]}
-    if script.image and not script.module:
+    if script.remote and not script.module:
         _mount({"spec": spec}, "script", _config_map(script), FOLDER)
     return {"spec": spec}
 
@@ -299,6 +314,6 @@ def _environment(script: Script) -> dict[str, str]:
         environment = {}
     else:
         environment = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    if script.replicas > 1 and not script.image and "OMP_NUM_THREADS" not in os.environ:
+    if script.replicas > 1 and not script.remote and (script.in_folder or "OMP_NUM_THREADS" not in os.environ):
         environment["OMP_NUM_THREADS"] = "1"  # the replicas share the processors of this machine
     return environment

@@ -20,6 +20,7 @@ from trainop.engine.progress import ProgressEndpoint
 from trainop.engine.seen import Options
 from trainop.local import private_files
 from trainop.local.cluster import ClusterOptions, LocalCluster
+from trainop.local.node.agent import PodmanOptions
 from trainop.logs import LogSettings, configure_logs
 from trainop.programs.operator import build
 from trainop.programs.schemes import TRAIN_JOBS, crds
@@ -75,7 +76,7 @@ async def run_documents(
         options = replace(options, keep=kept.recorder if kept else None)
         async with Output(console, interrupts.on_output_error) as output, _cluster(options, interrupts) as cluster:
             await delete_finished(cluster.client, jobs, lambda line: output.print(Text(line)))
-            async with _operator(cluster, progress), _page(page, cluster, kept):
+            async with _operator(cluster, progress, podman=options.podman), _page(page, cluster, kept):
                 await _create(cluster, documents, jobs, output)
                 _announce(kept, cluster, ready)
                 code = await follow(cluster, jobs, output, every_replica=every_replica)
@@ -189,12 +190,16 @@ async def _cluster(options: ClusterOptions, interrupts: Interrupts) -> AsyncIter
 
 
 @asynccontextmanager
-async def _operator(cluster: LocalCluster, progress: bool, *, train_jobs: bool = False) -> AsyncIterator[None]:
+async def _operator(
+    cluster: LocalCluster, progress: bool, *, train_jobs: bool = False, podman: PodmanOptions | None = None
+) -> AsyncIterator[None]:
     """Installs the CRDs and runs the operator in this process, with the endpoint for progress."""
     await install(cluster.client, crds())
     if train_jobs:
         await install_train_jobs(cluster.client)
     options = Options(progress=ProgressEndpoint("", everywhere=progress))
+    if podman is not None and podman.init_image:
+        options = replace(options, pytorch_init_image=podman.init_image)
     schemes = (TRAIN_JOBS,) if train_jobs else ()
     settings = Settings(metrics_bind_address="0", health_probe_bind_address="0", schemes=schemes, options=options)
     manager = build(settings, cluster.transport, signals=False, progress=make_endpoint(cluster))

@@ -33,6 +33,8 @@ from trainop.local.node.network.host_network import (
 from trainop.local.node.network.loopback import LoopbackNames, ready_addresses
 from trainop.local.node.network.names import ObjectLookup, belongs_to_cluster, resolve
 from trainop.local.node.network.pod_ports import connect_to_port
+from trainop.local.node.podman.node import PodmanOptions, start_podman
+from trainop.local.node.pods.containers import READY, Containers, start_processes
 from trainop.local.node.pods.context import KeepLog, LogStore, NodeContext, Timing
 from trainop.local.node.pods.exec_session import ExecSession
 from trainop.local.node.pods.logreader import LogOptions, explain_missing_log, read_log
@@ -46,7 +48,6 @@ from trainop.local.node.pods.service_account import (
     ServiceAccounts,
 )
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS, NETWORK
-from trainop.local.node.sandbox.memory import MemoryLimits
 from trainop.local.node.sandbox.sandbox import ContainerRuntime, NetworkMode, SandboxError
 from trainop.local.node.sandbox.usage import Usage
 from trainop.local.retries import retry_api_call
@@ -70,7 +71,7 @@ from trainop.runtime import (
 )
 from trainop.runtime.lowlevel import error_of_status
 
-__all__ = ["ApiEndpoint", "NetworkMode", "Node", "NodeOptions", "SandboxError", "Timing"]
+__all__ = ["ApiEndpoint", "NetworkMode", "Node", "NodeOptions", "PodmanOptions", "SandboxError", "Timing"]
 
 _DNS_PORT = 53
 
@@ -92,6 +93,8 @@ class NodeOptions:
     leniency: Leniency = STRICT
     isolation: Isolation | None = None
     """What containers see of this machine, if they are isolated from it; this needs mode `namespaces`."""
+    podman: PodmanOptions | None = None
+    """Containers run from their images, by podman; None: as processes of this machine, without images."""
 
 
 class Node:
@@ -117,6 +120,8 @@ class Node:
         self._redirected: dict[tuple[str, int], tuple[str, int]] = {}
         """Addresses and ports of the pod network that stand for servers of this machine."""
         self._runtime: ContainerRuntime | None = None
+        self._containers: Containers
+        self._devices = Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu)
         self._ready = asyncio.Event()
         self._pod_manager: PodManager | None = None
         self._scheduler: Scheduler | None = None
@@ -140,12 +145,15 @@ class Node:
     async def prepare(self) -> ContainerRuntime:
         """Starts the container runtime unless it is running; `run` calls this too.
 
-        Raises `SandboxError`, an `OSError`, if the requested network mode is not available.
+        Raises `SandboxError`, an `OSError`, if the requested network mode or podman is not available.
         """
         if self._runtime is None:
-            self._runtime = await ContainerRuntime.start(
-                self._options.network, isolated=self._options.isolation is not None
+            network, podman = self._options.network, self._options.podman
+            isolated = self._options.isolation is not None
+            start = (
+                start_processes(network, isolated=isolated) if podman is None else start_podman(network, self._devices)
             )
+            self._runtime, self._containers = await start
         return self._runtime
 
     async def wait_ready(self) -> None:
@@ -165,6 +173,7 @@ class Node:
                 await self._serve(runtime, tasks)
         finally:
             self._ready.clear()
+            await self._containers.close()
             await runtime.close()
 
     async def _serve(self, runtime: ContainerRuntime, tasks: asyncio.TaskGroup) -> None:
@@ -175,7 +184,9 @@ class Node:
         context = self._make_context(runtime, kubelet, addresses)
         host_ip = HUB_ADDRESS if runtime.network == "namespaces" else "127.0.0.1"
         facts = (self.name, runtime.network, runtime.fallback_reason, host_ip)
-        node = registration.node_object(*facts, capacity=context.allocatable, now=self._clock.now())
+        node = registration.node_object(
+            *facts, containers=self._containers, capacity=context.allocatable, now=self._clock.now()
+        )
         await retry_api_call(lambda: registration.register(self._client, node), self._clock)
         pod_manager = self._pod_manager = PodManager(context, self.name, host_ip, addresses)
         pod_manager.start(tasks)
@@ -239,34 +250,36 @@ class Node:
         private_files.ensure_directory(self._directory)
         shims = self._directory / "bin"
         registration.write_shims(shims)
-        isolation = self._options.isolation
+        isolation, podman = self._options.isolation, self._options.podman
         variables = isolation.environment(os.environ) if isolation else os.environ
         loopback = LoopbackNames(self._objects, addresses)
+        if podman is not None:
+            defaults = podman.defaults(self._directory, runtime.network)
+        else:
+            defaults = registration.process_defaults(self._directory, variables, shims, runtime.network)
         return NodeContext(
             runtime=runtime,
+            containers=self._containers,
             client=self._client,
             clock=self._clock,
             timing=self._options.timing,
             recorder=recorder,
             logs=self._logs,
             directory=self._directory,
-            environment=registration.container_environment(
-                variables, shims, runtime.network, self._directory / "ready-addresses"
-            ),
-            working_directory=str(Path.cwd()),
+            environment=defaults.environment,
+            working_directory=defaults.directory,
             allocatable=registration.allocatable(self._directory, len(self._options.gpus)),
             service_accounts=ServiceAccounts(self.api_endpoint if runtime.network == "namespaces" else None),
-            memory=MemoryLimits.find(),
-            devices=Devices(self._options.gpus, allow_cpu=self._options.leniency.allow_cpu),
+            devices=self._devices,
             isolation=isolation.of_cluster(shims) if isolation else None,
-            common_mounts=registration.common_mounts(self._directory / "etc"),
+            common_mounts=defaults.mounts,
             address_of=loopback.address_of,
         )
 
     def _publish_ready_addresses(self) -> None:
         """Mode `addresses`: writes the file that the `nslookup` fallback reads (see `registration`)."""
         text = ready_addresses(self._pods.store.list())
-        (self._directory / "ready-addresses").write_text(text)
+        (self._directory / READY).write_text(text)
 
     def begin_stop(self) -> tuple[int, float]:
         """Starts a graceful node shutdown: terminates all pods and starts no new ones.
@@ -322,14 +335,15 @@ class Node:
 
     async def usage(self) -> tuple[dict[str, dict[str, Usage]], Usage]:
         """What each running container uses, by UID of the pod and name, and what the whole machine does."""
-        manager, runtime = self._pod_manager, await self.prepare()
+        manager = self._pod_manager
+        await self.prepare()
         running = {
             process: (pod.metadata.uid, container["name"])
             for pod in (self._pods.store.list() if manager else ())
             for container in pod.raw["spec"]["containers"]
             if manager and (process := manager.process(pod.metadata.uid, container["name"]))
         }
-        used, machine = await runtime.usage(running)
+        used, machine = await self._containers.usage(running)
         found: dict[str, dict[str, Usage]] = {}
         for process, amounts in used.items():
             uid, container = running[process]

@@ -41,12 +41,16 @@ class Devices:
         """Makes the devices of a pod that has ended available to others."""
         self._held.pop(uid, None)
 
+    def assigned(self, uid: str, container: str) -> tuple[str, ...]:
+        """The devices of a container."""
+        return self._held.get(uid, {}).get(container, ())
+
     def variables(self, uid: str, container: str, given: Mapping[str, str]) -> dict[str, str]:
         """The variable that shows a container its devices only, or none. `given` are the variables of its spec: an
         index in `CUDA_VISIBLE_DEVICES` is one among the devices of the container, as in a cluster."""
         if not self.known:
             return {}
-        mine = self._held.get(uid, {}).get(container, ())
+        mine = self.assigned(uid, container)
         if not (wanted := given.get(VISIBLE)):
             return {} if VISIBLE in given else {VISIBLE: ",".join(mine)}
         if not mine or not _INDICES.fullmatch(wanted):

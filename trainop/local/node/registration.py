@@ -14,6 +14,7 @@ from pathlib import Path
 import trainop
 from trainop.local import KUBERNETES
 from trainop.local.node.devices import GPU
+from trainop.local.node.pods.containers import READY, Containers, Defaults
 from trainop.local.node.pods.service_account import EXPOSED_ADDRESS, SERVICE_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.sandbox import NetworkMode
@@ -71,27 +72,29 @@ def allocatable(directory: Path, gpus: int) -> dict[str, str]:
 
 
 def node_object(
-    name: str, mode: NetworkMode, why: str, address: str, *, capacity: Mapping[str, str], now: datetime
+    name: str,
+    mode: NetworkMode,
+    why: str,
+    address: str,
+    *,
+    containers: Containers,
+    capacity: Mapping[str, str],
+    now: datetime,
 ) -> Json:
     """The Node object with its status; `address` becomes the InternalIP."""
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     system = platform.system().lower()
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": system, "kubernetes.io/arch": architecture}
     now_text = timestamp(now)
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "message": f"pods run as processes of this machine, images are not used; {describe_network(mode, why)}",
-        "lastHeartbeatTime": now_text,
-        "lastTransitionTime": now_text,
-    }
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    ready |= {"message": f"{containers.description}; {describe_network(mode, why)}"}
+    ready |= dict.fromkeys(("lastHeartbeatTime", "lastTransitionTime"), now_text)
     info = {
         "operatingSystem": system,
         "architecture": architecture,
         "kernelVersion": platform.release(),
         "osImage": platform.platform(),
-        "containerRuntimeVersion": f"host://{trainop.__version__}-{mode}",
+        "containerRuntimeVersion": containers.version,
         "kubeletVersion": f"{KUBERNETES}-trainop-{trainop.__version__}",
         **dict.fromkeys(("kubeProxyVersion", "machineID", "systemUUID", "bootID"), ""),
     }
@@ -143,6 +146,12 @@ def _without_proxy(caller: Mapping[str, str], addresses: Sequence[str]) -> dict[
     given = caller.get("no_proxy") or caller.get("NO_PROXY") or ""
     text = ",".join(dict.fromkeys([*filter(None, given.split(",")), *addresses]))
     return {"no_proxy": text, "NO_PROXY": text}
+
+
+def process_defaults(directory: Path, caller: Mapping[str, str], shims: Path, mode: NetworkMode) -> Defaults:
+    """The defaults of containers that are processes of this machine. `directory` is that of the node."""
+    environment = container_environment(caller, shims, mode, directory / READY)
+    return Defaults(environment, str(Path.cwd()), common_mounts(directory / "etc"))
 
 
 def write_shims(directory: Path) -> None:

@@ -77,14 +77,18 @@ class AddressAllocator:
         raise RuntimeError(f"no address is left in {self._base}")
 
 
-def rewrite_command(command: Command, address_of: AddressOf, unchanged: Collection[str]) -> Command:
+def rewrite_command(
+    command: Command, address_of: AddressOf, unchanged: Collection[str], *, paths: bool = True
+) -> Command:
     """Replaces names by addresses and mount paths by their source directories in arguments, environment, directory.
+    Without `paths`, only names.
 
     Variables listed in `unchanged` hold the pod's identity (such as its name or hostname) and are not rewritten.
     """
 
     def rewrite(text: str) -> str:
-        return replace_paths(replace_names(text, address_of), command.mounts)
+        named = replace_names(text, address_of)
+        return replace_paths(named, command.mounts) if paths else named
 
     variables = command.environment.items()
     environment = {name: value if name in unchanged else rewrite(value) for name, value in variables}
@@ -92,7 +96,7 @@ def rewrite_command(command: Command, address_of: AddressOf, unchanged: Collecti
         command,
         argv=[rewrite(word) for word in command.argv],
         environment=environment,
-        directory=replace_paths(command.directory, command.mounts),
+        directory=replace_paths(command.directory, command.mounts) if paths else command.directory,
     )
 
 

@@ -104,6 +104,11 @@ def _published_address(service: Json, pod: Json) -> str:
     return str(status.get("podIP") or "") if ready or publish_not_ready else ""
 
 
+def hostname_of(pod: Json) -> str:
+    """The host name of a pod's containers."""
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63].rstrip("-.")
+
+
 def hosts_file(pod: Json, address: str, hostname: str) -> str:
     """`/etc/hosts` of a pod, as kubelet writes it: localhost, the pod's own name and its `hostAliases`."""
     spec, namespace = pod["spec"], pod["metadata"].get("namespace", "")

@@ -15,11 +15,11 @@ from typing import Literal
 from trainop.local.node.devices import Devices
 from trainop.local.node.isolation import Isolation
 from trainop.local.node.network.addresses import AddressOf
+from trainop.local.node.pods.containers import Containers
 from trainop.local.node.pods.environment import Reference
 from trainop.local.node.pods.logs import LogCopy, RunLog
 from trainop.local.node.pods.service_account import ServiceAccounts
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.local.node.sandbox.memory import MemoryLimits
 from trainop.local.node.sandbox.sandbox import ContainerRuntime
 from trainop.runtime import CONFIG_MAPS, SECRETS, Client, Clock, Json, NotFoundError, ObjectReference, Recorder
 
@@ -102,6 +102,7 @@ class NodeContext:
     """Shared state and services of one node. `environment` and `working_directory` are the containers' defaults."""
 
     runtime: ContainerRuntime
+    containers: Containers
     client: Client
     clock: Clock
     timing: Timing
@@ -113,7 +114,6 @@ class NodeContext:
     allocatable: dict[str, str]
     service_accounts: ServiceAccounts
     devices: Devices
-    memory: MemoryLimits
     isolation: Isolation | None
     common_mounts: Sequence[Mount]
     """Mounts that every container has in addition to its volumes."""

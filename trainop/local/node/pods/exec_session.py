@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from trainop.local.node.sandbox.sandbox import ContainerProcess, Execution, Exit
+from trainop.local.node.sandbox.running import Execution, Exit, RunningContainer
 
 _CHUNK = 32 * 1024
 _DRAIN_TIMEOUT = 2.0  # seconds to wait for end-of-file on the output after the command has exited
@@ -78,7 +78,7 @@ class ExecSession:
     """
 
     def __init__(
-        self, process: ContainerProcess, argv: Sequence[str], *, stdin: bool, stdout: bool, stderr: bool, tty: bool
+        self, process: RunningContainer, argv: Sequence[str], *, stdin: bool, stdout: bool, stderr: bool, tty: bool
     ) -> None:
         self._process = process
         self._argv = argv

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from trainop.local.node.devices import DeviceError
-from trainop.local.node.network.names import hosts_file, resolver_file
+from trainop.local.node.network.names import hostname_of, hosts_file, resolver_file
 from trainop.local.node.pods.container import Container
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import Placement
@@ -21,7 +21,7 @@ from trainop.local.node.pods.tokens import CHECK_SECONDS, PodTokens
 from trainop.local.node.pods.volumes import VolumeDirectory, VolumeError, volume_references
 from trainop.local.node.sandbox.bridge import HUB_ADDRESS
 from trainop.local.node.sandbox.filesystem import Mount
-from trainop.local.node.sandbox.sandbox import ContainerProcess, SandboxError
+from trainop.local.node.sandbox.running import RunningContainer, SandboxError
 from trainop.runtime import ApiError, Json
 
 DEFAULT_GRACE_PERIOD = 30
@@ -47,7 +47,10 @@ class Pod:
         self._on_change = on_change
         self._root = context.pod_directory(pod["metadata"])
         self._volumes = VolumeDirectory(
-            self._root / "volumes", context.directory / "claims", isolated=context.isolation is not None
+            self._root / "volumes",
+            context.directory / "claims",
+            isolated=context.isolation is not None,
+            has_users=context.containers.has_users,
         )
         self._tokens = PodTokens(context.client, context.clock)
         self._writing = asyncio.Lock()
@@ -91,7 +94,7 @@ class Pod:
             host_address=self.placement.host_ip,
         )
 
-    def process(self, container: str) -> ContainerProcess | None:
+    def process(self, container: str) -> RunningContainer | None:
         """The process of a running container; None if it is not running."""
         found = [one for one in [*self._inits, *self._containers] if one.spec["name"] == container]
         return found[0].process if found else None
@@ -241,8 +244,7 @@ class Pod:
 
     async def _open_sandbox(self) -> None:
         """Writes the pod's hosts and resolv.conf files and creates its sandbox. Raises `SandboxError`, `OSError`."""
-        spec, meta = self.obj["spec"], self.obj["metadata"]
-        hostname = str(spec.get("hostname") or meta["name"])[:63].rstrip("-.")
+        meta, hostname = self.obj["metadata"], hostname_of(self.obj)
         self._root.mkdir(parents=True, exist_ok=True)
         (self._root / "hosts").write_text(hosts_file(self.obj, self.placement.pod_ip, hostname))
         (self._root / "resolv.conf").write_text(resolver_file(self.obj, HUB_ADDRESS))

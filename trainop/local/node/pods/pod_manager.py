@@ -16,7 +16,7 @@ from trainop.local.node.pods.context import NodeContext
 from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.status import ContainerState, PodState, Terminated, pod_status
 from trainop.local.node.pods.worker import PodWorker, complete_deletion, write_status
-from trainop.local.node.sandbox.sandbox import ContainerProcess
+from trainop.local.node.sandbox.running import RunningContainer
 from trainop.runtime import Json, Key, Unstructured
 from trainop.runtime.lowlevel import parse_timestamp
 
@@ -68,7 +68,7 @@ class PodManager:
             if worker.uses(reference, namespace):
                 self._spawn(worker.refresh())
 
-    def process(self, uid: str, container: str) -> ContainerProcess | None:
+    def process(self, uid: str, container: str) -> RunningContainer | None:
         """The process of a running container of the pod with this UID; None if it is not running."""
         worker = self._workers.get(uid)
         return worker.process(container) if worker else None
@@ -203,7 +203,12 @@ def _lost_container(spec: Json, previous: Json, now: datetime) -> ContainerState
         )
     restarts = int(previous.get("restartCount") or 0)
     return ContainerState(
-        spec["name"], spec.get("image") or "", ended, restarts=restarts, container_id=previous.get("containerID") or ""
+        spec["name"],
+        spec.get("image") or "",
+        ended,
+        restarts=restarts,
+        container_id=previous.get("containerID") or "",
+        image_id=previous.get("imageID") or "",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from trainop.local import KUBERNETES
 from trainop.local.node.pods.context import MALFORMED_OBJECT_ERRORS, NodeContext
 from trainop.local.node.pods.environment import Placement
-from trainop.local.node.sandbox.sandbox import ContainerProcess
+from trainop.local.node.sandbox.running import RunningContainer
 from trainop.runtime import Json
 
 _GRACE = 30
@@ -48,7 +48,7 @@ class ProbeManager:
     """
 
     def __init__(
-        self, context: NodeContext, pod: ProbedPod, container: ProbedContainer, process: ContainerProcess
+        self, context: NodeContext, pod: ProbedPod, container: ProbedContainer, process: RunningContainer
     ) -> None:
         self._context = context
         self._pod = pod

@@ -62,6 +62,7 @@ class ContainerState:
     ready: bool = False
     started: bool = False
     container_id: str = ""
+    image_id: str = ""
     sidecar: bool = False
 
     @property
@@ -189,7 +190,7 @@ def _container_status(container: ContainerState) -> Json:
     status: Json = {
         "name": container.name,
         "image": container.image,
-        "imageID": "",
+        "imageID": container.image_id,
         "ready": container.ready,
         "started": container.started,
         "restartCount": container.restarts,
@@ -198,12 +199,11 @@ def _container_status(container: ContainerState) -> Json:
     }
     if container.container_id:
         status["containerID"] = container.container_id
-        status["imageID"] = IMAGE_ID
     return status
 
 
 IMAGE_ID = "host://environment-of-the-caller"
-"""The `imageID` of every container: images are not used, the process runs in the caller's environment."""
+"""The `imageID` of a container without image: its process runs in the caller's environment."""
 
 
 def _render(state: Waiting | Running | Terminated) -> Json:

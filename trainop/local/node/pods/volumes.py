@@ -102,11 +102,17 @@ def _written_sources(volume: Json) -> list[Json]:
 
 
 def render_files(
-    volume: Json, pod: Json, sources: Sources, placement: Placement, tokens: Tokens = MappingProxyType({})
+    volume: Json,
+    pod: Json,
+    sources: Sources,
+    placement: Placement,
+    tokens: Tokens = MappingProxyType({}),
+    *,
+    secret_bits: int = _SECRET_MODE,
 ) -> dict[str, File]:
     """The files by relative path of a configMap, secret, downwardAPI or projected volume. Raises `VolumeError`.
 
-    `tokens` has at least those of `volume_tokens`.
+    `tokens` has at least those of `volume_tokens`. Of the modes of a Secret's files, `secret_bits` are kept.
     """
     own: Json = next((volume[kind] for kind in _NODE_WRITTEN if kind in volume), {})
     default = own.get("defaultMode")
@@ -119,7 +125,7 @@ def render_files(
             elif "serviceAccountToken" in source:
                 files |= _token_file(source["serviceAccountToken"], pod, tokens, mode)
             else:
-                files |= _object_files(source, sources, mode)
+                files |= _object_files(source, sources, mode, secret_bits)
     except ConfigError as error:
         raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
     return files
@@ -142,7 +148,7 @@ def token_mode(spec: Json, default: int) -> int:
     return _TOKEN_MODE if len(users) == 1 and None not in users else default
 
 
-def _object_files(source: Json, sources: Sources, mode: int) -> dict[str, File]:
+def _object_files(source: Json, sources: Sources, mode: int, secret_bits: int) -> dict[str, File]:
     """The files of a ConfigMap or Secret; none for a source that is empty."""
     if "configMap" in source:
         return _files_of(
@@ -151,7 +157,7 @@ def _object_files(source: Json, sources: Sources, mode: int) -> dict[str, File]:
     if "secret" in source:
         named = source["secret"].get("secretName") or source["secret"].get("name", "")
         found = _files_of(Reference("secret", named), source["secret"], sources, mode)
-        return {path: replace(file, mode=file.mode & _SECRET_MODE) for path, file in found.items()}
+        return {path: replace(file, mode=file.mode & secret_bits) for path, file in found.items()}
     if source:
         raise ConfigError(f"the source {min(source)} cannot be projected on a local node")
     return {}
@@ -200,11 +206,13 @@ class VolumeDirectory:
     Persistent volume claims outlive the pod and are directories below `claims`.
     """
 
-    def __init__(self, root: Path, claims: Path, *, isolated: bool = False) -> None:
-        """With `isolated`, volumes that could show other files of the host are refused."""
+    def __init__(self, root: Path, claims: Path, *, isolated: bool = False, has_users: bool = False) -> None:
+        """With `isolated`, volumes that could show other files of the host are refused. With `has_users`, containers
+        have users of their own, and `root` and `claims` have to be out of reach of others."""
         self._root = root
         self._claims = claims
         self._isolated = isolated
+        self._has_users = has_users
 
     def prepare(self, pod: Json, sources: Sources, placement: Placement, tokens: Tokens = MappingProxyType({})) -> None:
         """Creates all volumes or updates their contents. Raises `VolumeError` for the first one that fails."""
@@ -212,13 +220,23 @@ class VolumeDirectory:
             path = self._root / volume["name"]
             if _written_sources(volume) or "projected" in volume:
                 path.mkdir(parents=True, exist_ok=True)
-                write_files(path, render_files(volume, pod, sources, placement, tokens))
+                write_files(path, self._render(volume, pod, sources, placement, tokens))
             elif "hostPath" in volume:
                 if self._isolated:
                     raise VolumeError(f'volume "{volume["name"]}": a run with --isolated has no hostPath volumes')
                 _check_host_path(volume)
             else:
-                self._source(volume, pod).mkdir(parents=True, exist_ok=True)
+                source = self._source(volume, pod)
+                source.mkdir(parents=True, exist_ok=True)
+                if self._has_users:
+                    source.chmod(0o777)
+
+    def _render(
+        self, volume: Json, pod: Json, sources: Sources, placement: Placement, tokens: Tokens
+    ) -> dict[str, File]:
+        return render_files(
+            volume, pod, sources, placement, tokens, secret_bits=0o777 if self._has_users else _SECRET_MODE
+        )
 
     def mounts(self, pod: Json, container: Json, environment: Mapping[str, str]) -> list[Mount]:
         """The mounts for the container's `volumeMounts`. Raises `VolumeError`."""

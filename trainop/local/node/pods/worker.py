@@ -13,7 +13,7 @@ from trainop.local.node.pods.environment import Placement, Reference
 from trainop.local.node.pods.pod import DEFAULT_GRACE_PERIOD, SHUTDOWN, Pod
 from trainop.local.node.pods.status import pod_status
 from trainop.local.node.pods.volumes import shows_fields, volume_references
-from trainop.local.node.sandbox.sandbox import ContainerProcess
+from trainop.local.node.sandbox.running import RunningContainer
 from trainop.local.retries import retry_api_call
 from trainop.runtime import PODS, Json
 
@@ -77,7 +77,7 @@ class PodWorker:
         """Whether no process of the pod is running or will be started."""
         return self._pod.final
 
-    def process(self, container: str) -> ContainerProcess | None:
+    def process(self, container: str) -> RunningContainer | None:
         """The process of a running container; None if it is not running."""
         return self._pod.process(container)
 

@@ -9,31 +9,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from trainop.local.node.sandbox.channel import Message
 from trainop.local.node.sandbox.container_init import CANNOT_START
 from trainop.local.node.sandbox.filesystem import Mount
 from trainop.local.node.sandbox.link import Link
+from trainop.local.node.sandbox.memory import MemoryGroup
+from trainop.local.node.sandbox.running import KILLED, Execution, Exit, RunningContainer, SandboxError
 from trainop.local.node.sandbox.supervisor import raise_file_limit
 from trainop.local.node.sandbox.usage import Usage, measure
 
 NetworkMode: TypeAlias = Literal["namespaces", "addresses"]
 
-KILLED = 128 + signal.SIGKILL
-
 _NEEDS = (
     "it needs Linux 5.12 and user namespaces, on Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 )
-
-
-class SandboxError(OSError):
-    """The operating system or the container runtime rejected an operation; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,78 +39,28 @@ class Command:
     environment: dict[str, str]
     directory: str
     mounts: Sequence[Mount] = ()
-    group: str = ""
-    """The control group that it joins, if any."""
+    entry: int = 0
+    """How many of the words in `argv` replace the entry point of the image, where images are used."""
+    image: str = ""
+    """The ID of the image, where images are used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a container ended: exit code, and a `start_error` message if the command could not be started."""
+class ContainerProcess(RunningContainer):
+    """A container whose processes are those of this machine, behind its init."""
 
-    code: int
-    start_error: str = ""
-    out_of_memory: bool = False
-    """Whether the kernel has killed one of its processes at its memory limit."""
-
-    @property
-    def reason(self) -> str:
-        """The reason of a command that was started, as container runtimes name it."""
-        if not self.code:
-            return "Completed"
-        return "OOMKilled" if self.out_of_memory else "Error"
-
-
-class Execution:
-    """A command that runs in a container beside the container's own.
-
-    `started` resolves once the command runs or could not be started; the descriptors given to it may then be closed.
-    `exited` resolves with the exit code, which is that of SIGKILL if the container has ended.
-    """
-
-    def __init__(self, kill: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[None] = loop.create_future()
-        self.exited: asyncio.Future[Exit] = loop.create_future()
-        self._kill = kill
-
-    def kill(self) -> None:
-        """Sends SIGKILL to the command and its descendants, unless it has exited."""
-        if not self.exited.done():
-            self._kill()
-
-    def on_start(self) -> None:
-        if not self.started.done():
-            self.started.set_result(None)
-
-    def on_exit(self, exit_status: Exit) -> None:
-        self.on_start()
-        if not self.exited.done():
-            self.exited.set_result(exit_status)
-
-
-class ContainerProcess:
-    """One run of a container.
-
-    `started` resolves to whether the command was started. `ended` resolves when no process of the container is left.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[bool] = loop.create_future()
-        self.ended: asyncio.Future[Exit] = loop.create_future()
+    def __init__(self, sock: socket.socket, group: MemoryGroup) -> None:
+        """`group` is that of its processes; it is removed at the end."""
+        super().__init__()
+        self._group = group
         self._exit = Exit(KILLED)  # default if the init was killed before it sent an exit code
         self._execs: dict[int, Execution] = {}
         self._ids = itertools.count(1)
         self._link = Link(sock, self._on_message, self._on_close)
-        self.pid = 0
-        """The PID of the container's init, as its supervisor sees it; the container's processes are its descendants."""
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the container's main process only, as container runtimes do."""
         self._link.send({"op": "signal", "number": number})
 
     def kill(self) -> None:
-        """Sends SIGKILL to all processes in the container."""
         self._link.send({"op": "kill"})
 
     def abandon(self) -> None:
@@ -123,29 +68,12 @@ class ContainerProcess:
         self._link.close()
 
     def start(self, argv: Sequence[str], stdin: int, stdout: int, stderr: int, *, tty: bool = False) -> Execution:
-        """Starts `argv` in the container; with `tty`, the descriptors are a terminal, which it gets as its own.
-
-        The descriptors must stay open until `Execution.started` has resolved. Raises `SandboxError` if the container
-        has ended.
-        """
         if self.ended.done():
             raise SandboxError("the container has ended")
         id_ = next(self._ids)
         execution = self._execs[id_] = Execution(lambda: self._link.send({"op": "kill-exec", "id": id_}))
         self._link.send({"op": "exec", "id": id_, "argv": list(argv), "tty": tty}, (stdin, stdout, stderr))
         return execution
-
-    async def execute(self, argv: Sequence[str], stdin: int, stdout: int, stderr: int) -> int:
-        """Runs `argv` in the container and returns its exit code; cancellation kills it.
-
-        The caller may close the descriptors when this returns. Raises `SandboxError` if the container has ended.
-        """
-        execution = self.start(argv, stdin, stdout, stderr)
-        try:
-            return (await asyncio.shield(execution.exited)).code
-        except asyncio.CancelledError:
-            execution.kill()
-            raise
 
     def _on_message(self, message: Message, _: list[int]) -> None:
         match message["event"]:
@@ -166,8 +94,9 @@ class ContainerProcess:
         self._execs.clear()
         if not self.started.done():
             self.started.set_result(False)
+        killed = self._group.close()
         if not self.ended.done():
-            self.ended.set_result(self._exit)
+            self.ended.set_result(replace(self._exit, out_of_memory=killed))
 
 
 @dataclass(slots=True)
@@ -243,13 +172,17 @@ class ContainerRuntime:
     async def stop_pod_sandbox(self, pod: str) -> None:
         await self._call({"op": "stop-pod-sandbox", "pod": pod})
 
-    async def start_container(self, pod: str, command: Command, stdout: int, stderr: int) -> ContainerProcess:
-        """Returns once the init is forked; see `started` and `ended` of the result for the outcome.
+    async def start_container(
+        self, pod: str, command: Command, stdout: int, stderr: int, group: MemoryGroup | None = None
+    ) -> ContainerProcess:
+        """Returns once the init is forked; see `started` and `ended` of the result for the outcome. The command joins
+        `group`, if it is to have one.
 
         The caller may close the descriptors when this returns. Raises `SandboxError`.
         """
         local, remote = socket.socketpair()
-        process = ContainerProcess(local)
+        group = group or MemoryGroup()
+        process = ContainerProcess(local, group)
         request: Message = {
             "op": "start",
             "pod": pod,
@@ -257,7 +190,7 @@ class ContainerRuntime:
             "env": command.environment,
             "cwd": command.directory,
             "mounts": [asdict(mount) for mount in command.mounts],
-            "group": command.group,
+            "group": group.path,
         }
         try:
             with remote:
@@ -266,6 +199,11 @@ class ContainerRuntime:
             process.abandon()
             raise
         return process
+
+    async def network_of(self, pod: str) -> int:
+        """A descriptor of the network namespace of `pod` (a UID), in mode `namespaces`. Raises `SandboxError`."""
+        _, (fd,) = await self._call({"op": "network", "pod": pod})
+        return fd
 
     async def make_socket(
         self, kind: Literal["tcp", "tcp6", "udp"], address: str = "", port: int = 0, *, pod: str = ""
@@ -280,7 +218,7 @@ class ContainerRuntime:
         sock.setblocking(False)
         return sock
 
-    async def usage(self, containers: Iterable[ContainerProcess]) -> tuple[dict[ContainerProcess, Usage], Usage]:
+    async def usage(self, containers: Iterable[ContainerProcess]) -> tuple[dict[RunningContainer, Usage], Usage]:
         """What running containers use, and what the whole machine does. Raises `OSError` where /proc is missing."""
         by_pid = {each.pid: each for each in containers}
         used, machine = await measure(self._process.pid, by_pid, nested=self.network == "namespaces")

@@ -9,6 +9,7 @@ the mode is not available. Each request is then answered in order by {"reply": i
     stop-pod-sandbox   pod                           releases them
     start              pod, argv, env, cwd, mounts, group; descriptors: channel, stdout, stderr
                                                      forks an init, which uses that channel
+    network            pod                           replies with a descriptor of the pod's network namespace
     socket             kind: tcp|tcp6|udp, address, port, pod
                                                      replies with a descriptor in the network of the hub, or of `pod`
                                                      if that is set; it is bound if `address` is set
@@ -88,6 +89,8 @@ class Supervisor:
                         pod.close()
                 case "start":
                     reply["pid"] = self._start(message, fds)
+                case "network":
+                    reply_fds = [os.dup(self._find_pod(message["pod"]).network)]
                 case "socket":
                     reply_fds = [self._make_socket(message)]
         except OSError as error:
@@ -99,10 +102,13 @@ class Supervisor:
     def _make_socket(self, message: Message) -> int:
         if self._hub is None or not message["pod"]:
             return _make_socket(message)
-        if (pod := self._pods.get(message["pod"])) is None:
-            raise OSError("the pod is not running")
-        with self._hub.network_of(pod):
+        with self._hub.network_of(self._find_pod(message["pod"])):
             return _make_socket(message)
+
+    def _find_pod(self, uid: str) -> PodNamespaces:
+        if (pod := self._pods.get(uid)) is None:
+            raise OSError("the pod is not running")
+        return pod
 
     def _start(self, message: Message, fds: list[int]) -> int:
         """Forks an init and returns its PID; in mode `namespaces` it becomes PID 1 of a new PID namespace.

@@ -1,0 +1,1 @@
+"""Containers from their images, run by podman."""
