@@ -79,7 +79,7 @@ test-kubectl: $(READY)  ## the README's tour, exec, port-forward and a table of 
 		tests/conformance/test_kubectl.py
 
 test-podman: $(READY)  ## containers from images, run by podman, which has to be installed; nothing is pulled from outside
-	@$(BIN)/pytest tests/local/podman
+	@$(BIN)/pytest --slow tests/local/podman
 
 test-chart: $(READY)  ## the Helm charts: what helm renders, each value, upgrades on a real kube-apiserver; Go builds helm once
 	@$(BIN)/python -m e2e.cluster build etcd kube-apiserver kubectl helm

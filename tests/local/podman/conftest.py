@@ -28,6 +28,14 @@ IMAGE = "localhost/trainop-test:1"
 IMAGE_WITH_PYTHON = "localhost/trainop-python:1"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a real podman runs is asked for: other versions of it, or other settings of a machine, were not tried."""
+    for item in items:
+        if {"engine", "work"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.slow)
+
+
 @dataclass(frozen=True)
 class Engine:
     """podman as the tests use it; its settings are in the environment of this process."""
