@@ -23,6 +23,8 @@ _CHUNK = 256 * 1024
 TOGETHER = 0.05
 """Seconds after a chunk in which a follower gets nothing: what is written meanwhile is the next chunk. Each one costs
 its reader a TLS record, so that lines one by one would cost several times as much."""
+_PIECES = 1000
+"""Of different times within a chunk; each costs two reads of the index, and others wait meanwhile."""
 _MESSAGE_SIZE = 4096
 _FALLBACK_LINES, _FALLBACK_SIZE = 80, 2048
 
@@ -121,14 +123,15 @@ async def _seek(file: BinaryIO, times: _TimeIndex, options: LogOptions) -> None:
 
 
 def _read_with_times(file: BinaryIO, times: _TimeIndex) -> bytes:
-    """Reads up to `_CHUNK` bytes and prefixes their lines with the arrival time.
+    """Reads up to `_CHUNK` bytes, of up to `_PIECES` times, and prefixes their lines with the arrival time.
 
     The continuation of a line that began in an earlier chunk gets no prefix.
     """
     offset, size = file.tell(), os.fstat(file.fileno()).st_size
     begun = offset > 0 and os.pread(file.fileno(), 1, offset - 1) != b"\n"
-    left, parts = min(_CHUNK, size - offset), []
-    while left > 0:
+    left = min(_CHUNK, size - offset)
+    parts: list[bytes] = []
+    while left > 0 and len(parts) < _PIECES:
         at, end = times.at_offset(offset)
         data = file.read(min(left, end - offset))
         if not data:
