@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "binary": (("binary.py",), "binary.py: not a Python script: it has NUL bytes"),
     "latin-1": (("latin.py",), "latin.py: not UTF-8 text (byte 3)"),
     "too long": (("long.py", "--image=x", "--yaml"), f"long.py: longer than {MAX_SCRIPT} bytes; put it into the image"),
-    "an image here": (("train.py", "--image=x"), "--image is for a cluster, with --yaml or trainop submit; here"),
+    "an image here": (("train.py", "--image=x"), "trainop submit, or for --runtime podman; here images are not used"),
     "both numbers": (("train.py", "--nproc=2", "--nnodes=2"), "--nproc: not together with --nnodes or"),
     "torchrun of another kind": (("train.py", "--nnodes=2", "--kind=jax"), "use --nproc with --kind jax"),
     "processes": (
