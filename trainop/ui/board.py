@@ -69,7 +69,8 @@ class Watched:
             self._task = asyncio.ensure_future(self._work())
 
     async def stop(self) -> None:
-        """Cancels again and again: before Python 3.13, a group of tasks of which one fails meanwhile forgets it."""
+        """Cancels again and again: before Python 3.13, a group of tasks of which one fails meanwhile forgets it (see
+        `_pause`)."""
         task, self._task = self._task, None
         while task is not None and not task.done():
             task.cancel()
@@ -104,7 +105,7 @@ class JobBoard(Watched):
                 self.ring()
             if self._source.has_ended:
                 return
-            await asyncio.sleep(INTERVAL)
+            await _pause()
 
     async def _read_logs(self) -> None:
         """A cluster that does not answer is asked again."""
@@ -118,7 +119,7 @@ class JobBoard(Watched):
                 if failures is None or others is not None:
                     raise
                 self.feed.note(f"the logs cannot be read: {_words(failures.exceptions[0])}")
-            await asyncio.sleep(INTERVAL)
+            await _pause()
 
 
 class Board:
@@ -143,7 +144,7 @@ class Board:
                 value = {"error": _words(error)}
             if self.jobs.set(value):
                 self._list.ring()
-            await asyncio.sleep(INTERVAL)
+            await _pause()
 
     @contextmanager
     def viewer(self, bell: asyncio.Event, wanted: JobId | None) -> Iterator[JobBoard | None]:
@@ -186,6 +187,15 @@ class Board:
             if not each.bells and each.left_at < before:
                 del self._followed[wanted]
                 await each.stop()
+
+
+async def _pause() -> None:
+    """Between two looks. Before Python 3.13, a group of tasks of which one fails while it is cancelled raises only the
+    failure, and a group around it cancels no task twice: who goes on after a failure has to ask."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(INTERVAL)
 
 
 def _words(error: BaseException) -> str:
