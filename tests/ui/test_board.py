@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest.mock import patch
 
 from tests.patience import PATIENCE
-from trainop.ui.board import Watched
+from trainop.ui import board
+from trainop.ui.board import JobBoard, Watched
+from trainop.ui.source import JobId
 
 
 async def test_a_read_that_fails_while_it_is_stopped_does_not_go_on():
@@ -38,3 +42,45 @@ async def test_a_read_that_fails_while_it_is_stopped_does_not_go_on():
     async with asyncio.timeout(PATIENCE):
         await watched.stop()
     assert attempts <= 2
+
+
+class FailingSource:
+    """A source whose only log cannot be read any more at the moment at which its reading is stopped."""
+
+    has_ended = False
+
+    def __init__(self) -> None:
+        self.reading = asyncio.Event()
+        self.reads = 0
+
+    def plots(self, _wanted: Any) -> Any:
+        return None
+
+    async def job(self, _wanted: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def logs(self, _wanted: Any, _feed: Any) -> None:
+        self.reads += 1
+
+        async def follow() -> None:
+            self.reading.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise ConnectionError("refused")
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow())
+            await asyncio.Event().wait()
+
+
+async def test_a_log_that_fails_while_its_job_is_stopped_is_not_read_again():
+    """Two groups of tasks, one within the other: the outer one cancels its tasks once, whatever comes later."""
+    source: Any = FailingSource()
+    with patch.object(board, "AGAIN", 0.01), patch.object(board, "INTERVAL", 0.0):
+        followed = JobBoard(source, JobId("x", "PyTorchJob", "j"), 1024)
+        followed.start()
+        await source.reading.wait()
+        async with asyncio.timeout(PATIENCE):
+            await followed.stop()
+    assert source.reads == 1
