@@ -7,8 +7,8 @@ The first FILE keeps one row per size, so sizes can be measured separately.
 
 kube-apiserver would be the bottleneck, so `plain.PlainServer` in the harness process takes its place. Only the
 operator's own figures are meaningful: CPU, memory, reconcile times, stalls of its event loop (measured by polling its
-health probe), and the time from a pod's failure to the new pod. The last lines fit cost = a * pods^b; b = 1 means that
-the cost grows linearly.
+health probe), the time from a pod's failure to the new pod, and that from a restart to the first pod of a new job. The
+last lines fit cost = a * pods^b; b = 1 means that the cost grows linearly.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ COLUMNS = {
     "stall_building_ms": "longest stall while building, ms",
     "stall_after_ms": "at rest, ms",
     "seconds": "until all held, s",
+    "restart_first_pod": "restart until a new job's first pod, s",
 }
 
 
@@ -87,10 +88,12 @@ class ScaleHarness:
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         for crd in self.operator.crds():
             await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
-        kubeconfig = self.folder / "kubeconfig"
-        kubeconfig.write_text(json.dumps(await self.server.serve(TOKEN)))
+        (self.folder / "kubeconfig").write_text(json.dumps(await self.server.serve(TOKEN)))
+        self.start_operator()
+
+    def start_operator(self) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = self.operator.command(kubeconfig, self.metrics_port, self.probe_port)
+        command = self.operator.command(self.folder / "kubeconfig", self.metrics_port, self.probe_port)
         self.program = Program(command, self.folder / "operator.log", environment)
 
     async def wait_ready(self) -> None:
@@ -164,6 +167,18 @@ class ScaleHarness:
         self.node.on_added = None
         return waits
 
+    async def restart(self) -> float:
+        """Restarts the operator and creates a job at the same moment; seconds from its start to the job's first pod."""
+        self.program.stop()
+        first: list[float] = []
+        self.node.on_added = lambda pod: first.append(pod.added)
+        began = time.monotonic()
+        self.start_operator()
+        await self.jobs.post(["probe"], PODS_PER_JOB - 1)
+        await self.wait_until("a new job has a pod", 300, lambda: bool(first))
+        self.node.on_added = None
+        return first[0] - began
+
 
 def reconciles(text: str) -> dict[float, float]:
     """The reconcile duration histogram: cumulative counts by upper bound in seconds."""
@@ -220,6 +235,7 @@ async def measure(pods: int) -> Json:
         waits = await harness.fail_pods()
         memory, ended = harness.program.memory(), reconciles(await harness.metrics())
         watching.cancel()
+        restart = await harness.restart()
     return {
         "pods": pods,
         "seconds": held,
@@ -236,6 +252,7 @@ async def measure(pods: int) -> Json:
         "stall_building_ms": 1000 * building,
         "stall_after_ms": 1000 * percentile(harness.stalls, 1.0),
         "stall_ms": 1000 * max(building, percentile(harness.stalls, 1.0)),
+        "restart_first_pod": restart,
         "cpu": {"other": other, "t": held},
     }
 

@@ -137,6 +137,7 @@ TARGETS = (
     Target("S3: RSS with 10,000 pods, MiB", "s3", _result("rss"), _both(0.18, 0.18), BASE, digits=0),
     Target("S3: the same, without a base", "s3", _result("rss"), _both(80, 72), digits=0),
     Target("S3: restart until a new job's first pod, s", "s3", _result("restart_first_pod"), _both(0.28, 0.2), BASE),
+    Target("S3: the restart, without a base", "s3", _result("restart_first_pod"), _both(1.8, 1.2)),
     Target("S4: failed pod to replacement, p50, ms", "s4", _result("p50", 1000), _both(1, 1), BASE, digits=1),
     Target("S4: failed pod to replacement, p95, ms", "s4", _result("p95", 1000), _both(1, 1), BASE, digits=1),
     *(
@@ -160,6 +161,8 @@ TARGETS = (
         own_base=_result("tenth_cpu_ms_per_pod"),
     ),
     Target("100,000 pods: KiB per pod beyond the idle process", SCALE, _result("kib_per_pod"), {OURS: 3.5}, digits=1),
+    Target("100,000 pods: RSS, MiB", SCALE, _result("rss"), {OURS: 330}, digits=0),
+    Target("100,000 pods: restart until a new job's first pod, s", SCALE, _result("restart_first_pod"), {OURS: 12}),
     Target("100,000 pods: longest stall of the event loop, ms", SCALE, _result("stall_ms"), {OURS: 100}, digits=0),
     *_mpi_targets("ssh", requests=16),
     *_mpi_targets("exec"),

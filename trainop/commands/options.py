@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from trainop.runtime import ApiError
-from trainop.runtime.lowlevel import cut, printable
+from trainop.runtime.lowlevel import cut, loop_factory, printable, tune_garbage_collector
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,11 +34,14 @@ def output_option(text: str) -> Callable[[F], F]:
     )
 
 
-def run_command(work: Coroutine[Any, Any, int]) -> None:
+def run_command(work: Coroutine[Any, Any, int], *, serves: bool = False) -> None:
     """Runs it and exits with its code. An API server that refuses or cannot be reached is one line on stderr and exit
-    code 1; Ctrl-C is 130; a closed pipe is 141."""
+    code 1; Ctrl-C is 130; a closed pipe is 141. `serves`: it goes on for long, and gets the event loop of a server."""
+    if serves:
+        tune_garbage_collector()
     try:
-        code = asyncio.run(work)
+        with asyncio.Runner(loop_factory=loop_factory() if serves else None) as runner:
+            code = runner.run(work)
         sys.stdout.flush()
     except (ApiError, ConnectionError, TimeoutError) as error:
         if isinstance(error, BrokenPipeError):

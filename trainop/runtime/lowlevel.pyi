@@ -89,6 +89,8 @@ from trainop.runtime.objects.quantity import canonical_quantity as canonical_qua
 from trainop.runtime.objects.quantity import exact_amount as exact_amount
 from trainop.runtime.objects.quantity import parse_quantity as parse_quantity
 from trainop.runtime.objects.quantity import read_quantity as read_quantity
+from trainop.runtime.process import loop_factory as loop_factory
+from trainop.runtime.process import tune_garbage_collector as tune_garbage_collector
 from trainop.runtime.serving.bodies import Bodies as Bodies
 from trainop.runtime.serving.bodies import BodyRefusedError as BodyRefusedError
 from trainop.runtime.serving.certificate_folder import ServingCertificate as ServingCertificate

@@ -55,7 +55,7 @@ def ui_command(
     if behind_proxy:
         if run or all_namespaces or port is not None:
             raise UsageError("--behind-proxy shows a cluster to its users, at --listen: without RUN, -A and --port")
-        run_command(_serve_behind_proxy(cluster, _address(listen or LISTEN)))
+        run_command(_serve_behind_proxy(cluster, _address(listen or LISTEN)), serves=True)
     if listen is not None:
         raise UsageError("--listen needs --behind-proxy: without a proxy, the page is served to this machine only")
 
@@ -72,7 +72,7 @@ def ui_command(
             await asyncio.Event().wait()
         return 0
 
-    run_command(serve())
+    run_command(serve(), serves=True)
 
 
 def _address(text: str) -> Address:
