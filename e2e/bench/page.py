@@ -40,6 +40,8 @@ for n in range(lines):
 PROGRAM = [sys.executable, "-m", "trainop"]
 START = 300.0
 """Seconds until all replicas have printed, at most."""
+QUIET = 30.0
+"""Seconds without a line after which none is expected any more: the page goes on saying that it lives."""
 WARM = 5.0
 """Seconds after the first line from which on is measured: what was printed by then came late and at once."""
 
@@ -63,7 +65,7 @@ async def read(url: str, expected: int, pid: int) -> Read:
     headers = {"Authorization": f"Bearer {parts.fragment.partition('=')[2]}"}
     job = "default/PyTorchJob/many"
     loop, lines = asyncio.get_running_loop(), 0
-    first = 0.0
+    first = last = 0.0
     began: tuple[int, float, float] | None = None
     async with (
         asyncio.timeout(START),
@@ -71,12 +73,13 @@ async def read(url: str, expected: int, pid: int) -> Read:
         session.get(f"http://{parts.netloc}/events", params={"job": job}, headers=headers) as answer,
     ):
         answer.raise_for_status()
-        while lines < expected:
+        while lines < expected and not (first and loop.time() - last > QUIET):
             line = await answer.content.readline()
             if not line:
                 break
             if not line.startswith(b'data: {"first":'):
                 continue
+            last = loop.time()
             lines += sum(1 for _, label, _ in msgspec.json.decode(line[6:])["lines"] if label)
             first = first or loop.time()
             if began is None and loop.time() - first >= WARM:

@@ -120,6 +120,29 @@ def test_a_run_in_the_background(home: Home):
     assert "--- run train-1 was stopped" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["by itself", "stopped", "killed"])
+def test_a_log_is_followed_to_the_end_of_its_run(home: Home, end: str):
+    """The API server ends with the run; what it had not sent yet is in the folder."""
+    waits = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n"
+    home.trainop("run", "-d", home.script(waits + "for n in range(2_000):\n    print('line', n, flush=True)\n"))
+    output = home.path / "followed"
+    with output.open("w") as out:
+        following = subprocess.Popen(
+            home.command("logs", "-f", "train-1"), env=home.environment, stdout=out, stderr=subprocess.PIPE, text=True
+        )
+    home.wait_for(lambda: "begun" in output.read_text())
+    if end == "stopped":
+        home.trainop("stop", "train-1")
+    elif end == "killed":
+        os.kill(home.record("train-1")["process"]["pid"], signal.SIGKILL)
+    else:
+        (home.path / "go").touch()
+    _, said = following.communicate(timeout=PATIENCE)
+    assert (following.returncode, "Traceback" in said, "cannot" in said) == (0, False, False), said
+    assert output.read_text() == home.trainop("logs", "train-1").stdout
+    assert ("master-0 line 1999\n" in output.read_text()) == (end == "by itself")
+
+
 def attach(home: Home) -> subprocess.Popen[str]:
     """`trainop attach`, which goes on."""
     command, pipe = home.command("attach", "train-1"), subprocess.PIPE

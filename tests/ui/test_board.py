@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from tests.patience import PATIENCE
 from trainop.ui import board
 from trainop.ui.board import JobBoard, Watched
@@ -59,23 +61,17 @@ class FailingSource:
     async def job(self, _wanted: Any) -> Any:
         await asyncio.Event().wait()
 
-    async def logs(self, _wanted: Any, _feed: Any) -> None:
+    async def logs(self, _wanted: Any, _feed: Any, _positions: Any) -> None:
         self.reads += 1
-
-        async def follow() -> None:
-            self.reading.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                raise ConnectionError("refused")
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(follow())
+        self.reading.set()
+        try:
             await asyncio.Event().wait()
+        finally:
+            raise ConnectionError("refused")
 
 
 async def test_a_log_that_fails_while_its_job_is_stopped_is_not_read_again():
-    """Two groups of tasks, one within the other: the outer one cancels its tasks once, whatever comes later."""
+    """The group of tasks cancels it once, whatever comes later."""
     source: Any = FailingSource()
     with patch.object(board, "AGAIN", 0.01), patch.object(board, "INTERVAL", 0.0):
         followed = JobBoard(source, JobId("x", "PyTorchJob", "j"), 1024)
@@ -84,3 +80,37 @@ async def test_a_log_that_fails_while_its_job_is_stopped_is_not_read_again():
         async with asyncio.timeout(PATIENCE):
             await followed.stop()
     assert source.reads == 1
+
+
+class EndingSource(FailingSource):
+    """A run that ends while its log is read; the rest is in its folder."""
+
+    async def logs(self, _wanted: Any, feed: Any, positions: Any) -> None:
+        self.reads += 1
+        if self.reads == 1:
+            positions["pod", "c", 0] = "here"
+            self.has_ended = self.ends
+            raise ConnectionError("refused")
+        feed.note(f"the rest from {positions['pod', 'c', 0]}")
+        self.reading.set()
+
+    ends = True
+
+
+class AwaySource(EndingSource):
+    ends = False
+
+
+@pytest.mark.parametrize(("kind", "notes"), [(EndingSource, []), (AwaySource, ["the logs cannot be read: refused"])])
+async def test_the_log_of_a_run_that_ends_goes_on_from_where_it_was(kind: Any, notes: list[str]):
+    """Nobody is told of a server that has ended with its run."""
+    source: Any = kind()
+    followed = JobBoard(source, JobId("x", "PyTorchJob", "j"), 1024)
+    said: list[str] = []
+    with patch.object(board, "AGAIN", 0.01), patch.object(board, "INTERVAL", 0.0):
+        with patch.object(followed.feed, "note", said.append):
+            followed.start()
+            async with asyncio.timeout(PATIENCE):
+                await source.reading.wait()
+        await followed.stop()
+    assert said == [*notes, "the rest from here"]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.patience import PATIENCE
 from trainop.commands.loglines import Line
-from trainop.commands.logs import Source
+from trainop.commands.logsink import Source
 from trainop.commands.target import Replica
 from trainop.ui.feed import MAX_TEXT, Feed
 
@@ -112,18 +112,6 @@ def test_an_id_of_another_log_begins_anew(last: str):
     say(feed, 1, b"a")
     feed.flush()
     assert feed.position(last.format(feed.identity)) == 0
-
-
-def test_logs_that_are_read_again_are_not_shown_again():
-    """A cluster was away, or the run has ended and is read from its folder."""
-    feed = made()
-    say(feed, 1, b"a")
-    feed.begin("", [])
-    say(feed, 1, b"a")
-    say(feed, 2, b"b")
-    say(feed, 1, b"other", "worker-1")
-    feed.flush()
-    assert sorted(line[2] for line in read(feed)[0]) == ["a", "b", "other"]
 
 
 def test_a_note_is_shown_once():

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from trainop.commands.logs import LogOptions, Logs
+from trainop.runtime import ApiError
 from trainop.runtime.client.transport import Request
 from trainop.ui import source
 from trainop.ui.feed import Feed
@@ -42,7 +43,7 @@ class Client:
 
     async def open(self, request: Request) -> NoReturn:
         self.asked.append(request)
-        raise ConnectionError("no")
+        raise ApiError(404, "NotFound", "no", {})
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -53,7 +54,7 @@ async def test_the_page_reads_what_it_follows_at_a_pace(ended: bool, monkeypatch
     monkeypatch.setattr(source, "find_job", find)
     client = Client()
     connection: Any = SimpleNamespace(client=client, now="2026-01-01" if ended else None)
-    await Source(connection, "ns", "t").logs(JobId("ns", "PyTorchJob", "train"), Feed(lambda: None))
+    await Source(connection, "ns", "t").logs(JobId("ns", "PyTorchJob", "train"), Feed(lambda: None), {})
     assert [each.pace for each in client.asked] == [0.0 if ended else source.PACE]
 
 

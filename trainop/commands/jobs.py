@@ -6,6 +6,8 @@ A kept run is named as `RUN`, or `RUN/JOB` if it has several jobs. An option tha
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -16,9 +18,13 @@ from click.shell_completion import CompletionItem
 from trainop.commands.connection import Connection, connect
 from trainop.commands.target import Target, find_job
 from trainop.errors import StartError
-from trainop.kept.folder import JobName, Run, find_run, list_runs
+from trainop.kept.folder import JobName, Run, find_run, list_runs, read_run
 from trainop.runtime import Client
 from trainop.runtime.lowlevel import read_time
+
+_END = 10.0
+"""Seconds from the end of a run's API server to that of the run, at most."""
+_POLL = 0.1
 
 _AFTERWARDS = {
     "Killed": "was killed; this is what it left",
@@ -44,6 +50,16 @@ async def open_job(
     chosen = _choose(run, run.record.jobs, job)
     async with open_run(run, kept=kept) as connection:
         yield connection, await find_job(connection, f"{chosen.kind}/{chosen.name}", chosen.namespace)
+
+
+async def has_ended(text: str, cluster: Mapping[str, str | None]) -> bool:
+    """Whether the job is one of a run that has ended, or does within some seconds: its API server is gone already."""
+    run = None if any(cluster.values()) else find_run(text.partition("/")[0])
+    until = time.monotonic() + _END
+    while run is not None and run.state == "Running" and time.monotonic() < until:
+        await asyncio.sleep(_POLL)
+        run = read_run(run.path)
+    return run is not None and run.state != "Running"
 
 
 def open_run(run: Run, *, kept: bool = False) -> AbstractAsyncContextManager[Connection]:

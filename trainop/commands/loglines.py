@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC
 from typing import NamedTuple
 
@@ -18,6 +18,48 @@ class Line(NamedTuple):
 
     time: str
     text: bytes
+
+
+class Position:
+    """How far one log has been passed on, so that of a log that is read again only what is new comes."""
+
+    def __init__(self) -> None:
+        self._time, self._count = "", 0
+        """Of the last line, and of how many lines it is: what was written at once has one time."""
+
+    @property
+    def since(self) -> str:
+        """From when on it has to be read again, as RFC 3339; empty: from its beginning. A kubelet is given seconds."""
+        return f"{self._time[:19]}Z" if self._time else ""
+
+    async def unread(self, blocks: AsyncIterator[Sequence[Line]]) -> AsyncIterator[Sequence[Line]]:
+        """The lines after this position, to which it then moves."""
+        until, known = self._time, self._count
+        async for lines in blocks:
+            if known:
+                lines, known = _after(lines, until, known)  # noqa: PLW2901
+            if lines:
+                known = 0
+                self._move(lines)
+                yield lines
+
+    def _move(self, lines: Sequence[Line]) -> None:
+        last, count = lines[-1].time, 0
+        for line in reversed(lines):
+            if line.time != last:
+                break
+            count += 1
+        self._count = count + (self._count if count == len(lines) and last == self._time else 0)
+        self._time = last
+
+
+def _after(lines: Sequence[Line], until: str, known: int) -> tuple[Sequence[Line], int]:
+    """The lines after the first `known` ones of the time `until`, and how many of these are still to come."""
+    for number, (time, _) in enumerate(lines):
+        if not known or time > until:
+            return lines[number:], 0
+        known -= time == until
+    return (), known
 
 
 _STAMPED = re.compile(rb"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (.*)$", re.MULTILINE)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
 
 import click
 
 from trainop.commands.connection import Connection
-from trainop.commands.jobs import complete_run, open_job
-from trainop.commands.loglines import Line, blocks_of
+from trainop.commands.jobs import complete_run, has_ended, open_job
+from trainop.commands.loglines import Line, Position, blocks_of
+from trainop.commands.logsink import Identity, Printer, Sink, Source
 from trainop.commands.options import cluster_options, run_command
 from trainop.commands.target import Replica, Target, replica_of
 from trainop.engine.durations import parse_duration
 from trainop.errors import StartError
 from trainop.kept.folder import ATTEMPT
 from trainop.runtime import PODS, ApiError, Json, NotFoundError
-from trainop.runtime.lowlevel import Request, printable
+from trainop.runtime.lowlevel import Request, Stream, printable
 
 MAX_REPLICAS = 64
 """Replicas whose logs are read at once, unless the user asks for more. Each is a connection."""
@@ -35,7 +35,21 @@ PACED = 32
 POLL = 2.0
 """Seconds between two looks at the pods and the job with --follow."""
 
-_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+ATTEMPTS = 3
+"""To read the rest of a log that broke off, once the job has finished."""
+
+FAILURES = (ApiError, ConnectionError, TimeoutError)
+"""Of a request."""
+
+Positions = dict[Identity, Position]
+
+
+class End(Enum):
+    """How the reading of a log that is followed has ended."""
+
+    COMPLETE = 1
+    BROKEN = 2
+    REFUSED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +90,6 @@ class LogOptions:
         return {"timestamps": "true", **{name: value for name, value in asked.items() if value is not None}}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One container of a replica, in one of its runs."""
-
-    replica: Replica
-    container: str
-    label: str
-    restarts: int
-
-    @property
-    def identity(self) -> tuple[str, str, int]:
-        return str(self.replica.pod["metadata"].get("uid")), self.container, self.restarts
-
-
 @click.command("logs")
 @click.argument("job", shell_complete=complete_run)
 @cluster_options
@@ -119,11 +119,23 @@ def logs_command(job: str, follow: bool, since: str | None, **given: object) -> 
     seconds = _read_since(since)
     options = LogOptions(since=seconds, **given)  # type: ignore[arg-type]  # click has checked them
 
-    async def show() -> int:
-        async with open_job(job, cluster, kept=options.attempt is not None) as (connection, target):
-            return await Logs(connection, target, options).show(follow=follow)
+    run_command(_show(job, cluster, options, follow=follow))
 
-    run_command(show())
+
+async def _show(job: str, cluster: dict[str, str | None], options: LogOptions, *, follow: bool) -> int:
+    """The log of a run that ends while it is followed goes on with what its folder has."""
+    positions: Positions = {}
+    while True:
+        live = False
+        try:
+            async with open_job(job, cluster, kept=options.attempt is not None) as (connection, target):
+                live = follow and connection.now is None
+                return await Logs(connection, target, options, positions=positions).show(follow=live)
+        except BrokenPipeError:
+            raise
+        except FAILURES:
+            if not live or not await has_ended(job, cluster):
+                raise
 
 
 def _text(value: object) -> str | None:
@@ -141,36 +153,25 @@ def _read_since(text: str | None) -> float | None:
         ) from None
 
 
-class Sink(Protocol):
-    """Takes what the logs of a job have."""
-
-    def begin(self, failed: str, labels: Sequence[str]) -> None:
-        """`failed`: the replica that failed first, or empty."""
-        ...
-
-    def lines(self, source: Source, lines: Sequence[Line]) -> None:
-        """At least one, in their order."""
-        ...
-
-    def rest(self, text: str) -> None:
-        """A line that the status of the job kept."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Something about the logs that is not in them."""
-        ...
-
-
 class Logs:
     """Passes the logs of one job to `sink`."""
 
-    def __init__(self, connection: Connection, target: Target, options: LogOptions, sink: Sink | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        target: Target,
+        options: LogOptions,
+        sink: Sink | None = None,
+        positions: Positions | None = None,
+    ) -> None:
+        """`positions`: how far the logs have been passed on before; they move on."""
         self._client = connection.client
         self._target = target
         self._options = options
         self._sink = sink or Printer(timestamps=options.timestamps)
         self._say = self._sink.note
         self._said: set[str] = set()
+        self._positions: Positions = {} if positions is None else positions
 
     def _say_once(self, text: str) -> None:
         """For what is found at every look at the pods."""
@@ -188,7 +189,7 @@ class Logs:
         if follow:
             await self._follow()
             return 0
-        if failed is not None and len(replicas) > 1 and self._options.tail is None:
+        if failed is not None and len(replicas) > 1 and self._options.tail is None and not self._positions:
             await self._show_failed(failed)
         await self._show_merged(self._sources(replicas))
         return 0
@@ -254,7 +255,7 @@ class Logs:
 
     async def _show_merged(self, sources: Sequence[Source]) -> None:
         """Merges the logs by time, with one piece of each in memory."""
-        streams = [_each_of(self._read(source)) for source in sources]
+        streams = [_each_of(self._position(source).unread(self._read(source))) for source in sources]
         heads = await asyncio.gather(*(anext(stream, None) for stream in streams))
         heap = [(line.time, number, line) for number, line in enumerate(heads) if line is not None]
         heapq.heapify(heap)
@@ -268,45 +269,88 @@ class Logs:
                 # a line is never older than the one before it, whatever its time stamp says
                 heapq.heapreplace(heap, (max(following.time, line.time), number, following))
 
-    async def _read(
-        self, source: Source, *, follow: bool = False, tail: int | None = None, pace: float = 0.0
-    ) -> AsyncIterator[Sequence[Line]]:
-        """The lines of one log, as they arrive. What cannot be read is said on stderr, and the others go on."""
+    async def _open(self, source: Source, query: dict[str, str], pace: float = 0.0) -> Stream:
         pod = source.replica.pod["metadata"]
-        query = self._options.query | {"container": source.container}
-        query |= {"tailLines": str(tail)} if tail is not None else {}
-        query |= {"follow": "true"} if follow else {}
+        path = PODS.path(pod["namespace"], pod["name"], "log")
+        return await self._client.open(Request("GET", path, query | {"container": source.container}, pace=pace))
+
+    async def _read(self, source: Source, *, tail: int | None = None) -> AsyncIterator[Sequence[Line]]:
+        """The lines of one log. What cannot be read is said, and the others go on."""
         try:
-            path = PODS.path(pod["namespace"], pod["name"], "log")
-            stream = await self._client.open(Request("GET", path, query, pace=pace))
+            query = self._options.query | ({} if tail is None else {"tailLines": str(tail)})
+            stream = await self._open(source, query)
             try:
                 async for lines in blocks_of(stream.chunks()):
                     yield lines
             finally:
                 await stream.close()
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            if isinstance(error, BrokenPipeError):
-                raise
+        except BrokenPipeError:
+            raise
+        except FAILURES as error:
             self._say(f"{source.label}: {printable(str(error))}")
 
     async def _follow(self) -> None:
         """Follows all containers, those of replaced pods included, until the job has finished."""
-        running: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as tasks:
+        reads: dict[Identity, asyncio.Task[End]] = {}
+        pause = asyncio.create_task(asyncio.Event().wait())  # never ends
+        late = 0
+        try:
             while True:
                 finished = await self._is_finished()
                 sources = self._sources(await self._replicas())
                 pace = self._options.pace * max(1.0, len(sources) / PACED)
-                for source in sources:
-                    if source.identity not in running and _has_started(source):
-                        running[source.identity] = tasks.create_task(self._show_followed(source, pace))
+                for source in filter(_has_started, sources):
+                    if self._is_to_be_read(source, reads.get(source.identity)):
+                        reads[source.identity] = asyncio.create_task(self._show_followed(source, pace))
+                if not finished:
+                    await asyncio.wait({pause, *reads.values()}, timeout=POLL, return_when=asyncio.FIRST_EXCEPTION)
+                elif reads:
+                    await asyncio.wait(reads.values(), return_when=asyncio.FIRST_EXCEPTION)  # some may still run
+                ends = [each.result() for each in reads.values() if each.done()]
                 if finished:
-                    return  # the group waits for the logs of containers that still run
-                await asyncio.sleep(POLL)
+                    late += 1
+                    if End.BROKEN not in ends or late > ATTEMPTS:
+                        return
+                    await asyncio.sleep(POLL)
+        finally:
+            for task in (pause, *reads.values()):
+                task.cancel()
+            await asyncio.gather(pause, *reads.values(), return_exceptions=True)
 
-    async def _show_followed(self, source: Source, pace: float) -> None:
-        async for lines in self._read(source, follow=True, pace=pace):
-            self._sink.lines(source, lines)
+    def _is_to_be_read(self, source: Source, read: asyncio.Task[End] | None) -> bool:
+        """At first, and again if the log broke off. That of a container that runs has no end: a kubelet that restarts
+        ends it as if it had."""
+        if read is None:
+            return True
+        if not read.done() or read.result() is End.REFUSED:
+            return False
+        return read.result() is End.BROKEN or (_is_in(source, "running") and not self._options.previous)
+
+    async def _show_followed(self, source: Source, pace: float) -> End:
+        """Reads a log from where it is, to its end."""
+        position = self._position(source)
+        query = self._options.query | {"follow": "true"}
+        if position.since:
+            query = {name: value for name, value in query.items() if name not in {"tailLines", "sinceSeconds"}}
+            query["sinceTime"] = position.since
+        try:
+            stream = await self._open(source, query, pace)
+        except FAILURES as error:
+            self._say_once(f"{source.label}: {printable(str(error))}")
+            return End.REFUSED if isinstance(error, ApiError) and error.code < 500 else End.BROKEN
+        try:
+            async for lines in position.unread(blocks_of(stream.chunks())):
+                self._sink.lines(source, lines)
+        except BrokenPipeError:
+            raise
+        except FAILURES:
+            return End.BROKEN
+        finally:
+            await stream.close()
+        return End.COMPLETE
+
+    def _position(self, source: Source) -> Position:
+        return self._positions.setdefault(source.identity, Position())
 
     async def _is_finished(self) -> bool:
         with suppress(NotFoundError):
@@ -318,42 +362,6 @@ class Logs:
         return True
 
 
-class Printer:
-    """Prints to stdout: unmodified in a pipe, on a terminal without control sequences, and with colours of ours."""
-
-    def __init__(self, *, timestamps: bool) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._timestamps = timestamps
-        self._failed = ""
-        self._width = 10
-
-    def begin(self, failed: str, labels: Sequence[str]) -> None:
-        self._failed = failed
-        self._width = max(map(len, labels), default=10)
-
-    def lines(self, source: Source, lines: Sequence[Line]) -> None:
-        label = source.label.ljust(self._width)
-        if not self._terminal:
-            for line in lines:
-                sys.stdout.buffer.write(f"{label} {self._time(line)}".encode() + line.text + b"\n")
-            sys.stdout.buffer.flush()
-            return
-        number = abs(hash(source.label)) % len(_COLOURS)
-        colour = "red" if source.replica.name == self._failed else _COLOURS[number]
-        for line in lines:
-            text = printable(line.text.decode(errors="replace"))
-            click.echo(f"{click.style(label, fg=colour)} {self._time(line)}{text}")
-
-    def _time(self, line: Line) -> str:
-        return f"{line.time} " if self._timestamps else ""
-
-    def rest(self, text: str) -> None:
-        click.echo(text)
-
-    def note(self, text: str) -> None:
-        click.echo(f"--- {text}", err=True)
-
-
 async def _each_of(blocks: AsyncIterator[Sequence[Line]]) -> AsyncIterator[Line]:
     async for lines in blocks:
         for line in lines:
@@ -361,5 +369,9 @@ async def _each_of(blocks: AsyncIterator[Sequence[Line]]) -> AsyncIterator[Line]
 
 
 def _has_started(source: Source) -> bool:
-    state: Json = next((each for each in source.replica.statuses() if each.get("name") == source.container), {})
-    return bool({"running", "terminated"} & (state.get("state") or {}).keys())
+    return _is_in(source, "running", "terminated")
+
+
+def _is_in(source: Source, *states: str) -> bool:
+    status: Json = next((each for each in source.replica.statuses() if each.get("name") == source.container), {})
+    return bool((status.get("state") or {}).keys() & set(states))

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from trainop.logs import LogSettings, configure_logs
 from trainop.runtime import ApiError
 from trainop.runtime.lowlevel import cut, loop_factory, printable, tune_garbage_collector
 
@@ -37,6 +38,7 @@ def output_option(text: str) -> Callable[[F], F]:
 def run_command(work: Coroutine[Any, Any, int], *, serves: bool = False) -> None:
     """Runs it and exits with its code. An API server that refuses or cannot be reached is one line on stderr and exit
     code 1; Ctrl-C is 130; a closed pipe is 141. `serves`: it goes on for long, and gets the event loop of a server."""
+    configure_logs(LogSettings(level="error"))  # on stderr; without settings, each retried request is a line on stdout
     if serves:
         tune_garbage_collector()
     try:

@@ -22,6 +22,7 @@ from trainop.engine.extensions import MODES
 from trainop.engine.kind import Kind
 from trainop.engine.seen import Options
 from trainop.explain.rehearsal import Made, Rehearsal, rehearse
+from trainop.logs import LogSettings, configure_logs
 from trainop.programs.flags import HelpRequested, usage
 from trainop.programs.schemes import all_kinds
 from trainop.programs.settings import FLAGS, read_settings
@@ -88,6 +89,7 @@ def plan_command(
             print_lines(render(planned, output, options))
             sys.exit(0)
         if diff == CLUSTER:
+            configure_logs(LogSettings(level="error"))
             lines = asyncio.run(_compare_with_cluster(planned, **cluster))
         else:
             before = plan_files([Path(diff)], options)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import msgspec
 import structlog
 
+from trainop.commands.logs import Positions
 from trainop.errors import TrainopError
 from trainop.runtime import ApiError, Json
 from trainop.ui.feed import MAX_BYTES, Feed
@@ -84,6 +85,7 @@ class JobBoard(Watched):
         super().__init__(self._follow)
         self._source, self._wanted = source, wanted
         self.job, self.plots, self.feed = Topic("job"), Topic("plots"), Feed(self.ring, max_bytes=log_bytes)
+        self._positions: Positions = {}
 
     async def _follow(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -108,18 +110,15 @@ class JobBoard(Watched):
             await _pause()
 
     async def _read_logs(self) -> None:
-        """A cluster that does not answer is asked again."""
+        """A cluster that does not answer is asked again, and a run that has just ended is read from its folder."""
         while True:
             try:
-                return await self._source.logs(self._wanted, self.feed)
+                return await self._source.logs(self._wanted, self.feed, self._positions)
             except FAILURES as error:
-                self.feed.note(f"the logs cannot be read: {_words(error)}")
-            except ExceptionGroup as group:  # of the tasks that follow containers
-                failures, others = group.split(FAILURES)
-                if failures is None or others is not None:
-                    raise
-                self.feed.note(f"the logs cannot be read: {_words(failures.exceptions[0])}")
+                problem = _words(error)
             await _pause()
+            if not self._source.has_ended:
+                self.feed.note(f"the logs cannot be read: {problem}")
 
 
 class Board:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from trainop.commands.loglines import Line
-from trainop.commands.logs import Source
+from trainop.commands.logsink import Source
 from trainop.runtime.lowlevel import printable
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -55,25 +55,16 @@ class Feed:
         self._pending: list[tuple[str, str, str]] = []
         self._pending_bytes = 0
         self._last_time = ""
-        self._latest: dict[str, str] = {}
-        """The time of the last line of each replica."""
-        self._had: dict[str, str] = {}
-        """`_latest` when the logs were opened again: until then their lines are here."""
         self._notes: set[str] = set()
 
     # The sink ---------------------------------------------------------------------------------------------------------
 
     def begin(self, failed: str, labels: Sequence[str]) -> None:
-        """The logs are read, perhaps again. The page learns the names from the job."""
-        self._had = dict(self._latest)
+        """The page learns the names from the job."""
 
     def lines(self, source: Source, lines: Sequence[Line]) -> None:
         label = source.label
-        if had := self._had.get(label):
-            lines = [each for each in lines if each.time > had]
-        if lines:
-            self._latest[label] = lines[-1].time
-            self._add([(time, label, _shown(text.decode(errors="replace"))) for time, text in lines])
+        self._add([(time, label, _shown(text.decode(errors="replace"))) for time, text in lines])
 
     def rest(self, text: str) -> None:
         self._add([(self._last_time, "", _shown(text))])

@@ -10,7 +10,8 @@ import yaml
 
 from trainop.commands.connection import Connection
 from trainop.commands.evidence import Collector
-from trainop.commands.logs import LogOptions, Logs, Sink
+from trainop.commands.logs import LogOptions, Logs, Positions
+from trainop.commands.logsink import Sink
 from trainop.commands.ps import read_rows
 from trainop.commands.target import Target, find_job, job_types, replica_of
 from trainop.explain.stacks import render
@@ -137,15 +138,16 @@ class Source:
         processes = await Dumper(self.connection.client, self.connection.config).dump(list(map(replica_of, running)))
         return {"text": cut(printable("\n".join(render(processes))), MAX_YAML)}
 
-    async def logs(self, wanted: JobId, sink: Sink) -> None:
-        """Passes the merged logs on until the job has finished; those of a run that has ended by time."""
+    async def logs(self, wanted: JobId, sink: Sink, positions: Positions) -> None:
+        """Passes the merged logs on, from `positions`, until the job has finished; those of a run that has ended by
+        time."""
         target = await self._find(wanted)
         if self.has_ended:
             options = LogOptions(tail=KEPT_LINES)
             sink.note(f"of each replica at most the last {KEPT_LINES:,} lines of its last attempt")
-            await Logs(self.connection, target, options, sink).show(follow=False)
+            await Logs(self.connection, target, options, sink, positions).show(follow=False)
         else:
-            await Logs(self.connection, target, LogOptions(pace=PACE), sink).show(follow=True)
+            await Logs(self.connection, target, LogOptions(pace=PACE), sink, positions).show(follow=True)
 
     async def _find(self, wanted: JobId) -> Target:
         return await find_job(self.connection, f"{wanted.kind}/{wanted.name}", wanted.namespace)
