@@ -48,7 +48,7 @@ class Scripted(Source):
     def plots(self, _wanted: JobId) -> Plots:
         return Plots()
 
-    async def logs(self, _wanted: JobId, sink: Any) -> None:
+    async def logs(self, _wanted: JobId, sink: Any, _positions: Any) -> None:
         self.sinks.append(sink)
         await asyncio.Event().wait()
 
