@@ -220,7 +220,6 @@ async def test_a_stream_has_the_jobs_the_job_and_its_log_and_goes_on_where_it_en
 
 async def test_a_viewer_that_was_too_slow_is_told_what_it_missed(monkeypatch: pytest.MonkeyPatch):
     """Its connection is closed, and when it comes back, lines are gone."""
-    monkeypatch.setattr(server, "SLOW", 0.5)
     async with serving() as client:
         async with client.get("/events?job=team/PyTorchJob/train") as stream:
             feed = await client.feed()
@@ -228,6 +227,8 @@ async def test_a_viewer_that_was_too_slow_is_told_what_it_missed(monkeypatch: py
             say(feed, 1, b"first")
             found = await events(stream, 5)
             (log,) = (each for each in found if each[0] == "log")
+            patience = server.SLOW
+            monkeypatch.setattr(server, "SLOW", 0.5)  # not before: this test may be slow itself
             for _ in range(60):  # 24 MB, which no socket holds
                 for _ in range(100):
                     say(feed, 2, b"x" * 4_000)
@@ -236,6 +237,7 @@ async def test_a_viewer_that_was_too_slow_is_told_what_it_missed(monkeypatch: py
             async with asyncio.timeout(PATIENCE):
                 while client.page._seat.bells:  # noqa: ASYNC110  # the server sets no event
                     await asyncio.sleep(0.05)
+        monkeypatch.setattr(server, "SLOW", patience)
         assert feed._size <= 2 * 2**20 + 500_000
         async with client.get("/events?job=team/PyTorchJob/train", **{"Last-Event-ID": log[2]}) as stream:
             found = await events(stream, 6)
