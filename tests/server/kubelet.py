@@ -23,6 +23,7 @@ class Kubelet:
         self.following: list[str] = []
         """The pods whose logs are followed at this moment."""
         self._lines: dict[str, list[bytes]] = {}
+        self._restarts = 0
         self._news = asyncio.Condition()
 
     async def say(self, pod: str, *texts: str) -> None:
@@ -33,6 +34,12 @@ class Kubelet:
                 lines.append(f"2026-11-27T10:00:00.{len(lines):09}Z {text}\n".encode())
             self._news.notify_all()
 
+    async def restart(self) -> None:
+        """All connections break; logs stay."""
+        async with self._news:
+            self._restarts += 1
+            self._news.notify_all()
+
     async def answer(self, request: web.Request) -> web.StreamResponse:
         pod = f"{request.match_info['namespace']}/{request.match_info['pod']}"
         assert request.query.get("timestamps") == "true"
@@ -41,15 +48,20 @@ class Kubelet:
         follow = request.query.get("follow") == "true"
         self.following += [pod] if follow else []
         try:
-            sent = 0
-            while True:
+            sent, begun = 0, self._restarts
+            while self._restarts == begun:
                 lines = self._lines.get(pod, [])
                 await response.write(b"".join(lines[sent:]))
                 sent = len(lines)
                 if not follow:
                     return response
                 async with self._news:
-                    await self._news.wait_for(lambda: len(self._lines.get(pod, [])) > sent)  # noqa: B023  # awaited here
+                    await self._news.wait_for(
+                        lambda: len(self._lines.get(pod, [])) > sent or self._restarts != begun  # noqa: B023  # awaited here
+                    )
+            assert request.transport is not None
+            request.transport.abort()
+            return response
         finally:
             if follow:
                 self.following.remove(pod)

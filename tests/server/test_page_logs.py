@@ -69,6 +69,21 @@ async def test_each_user_has_the_lines_of_their_own_pods_and_resumes_only_their_
             assert (await lines_until(stream, "ours 3"))[0] == ["ours 3"], "their own log goes on where it was"
 
 
+async def test_a_log_goes_on_once_its_kubelet_has_restarted(
+    control_plane: ControlPlane, page_url: str, tmp_path: Path, alone: None
+):
+    """kube-apiserver ends the log as if the container had ended."""
+    async with stage(control_plane, page_url, tmp_path) as (page, kubelet, (team, _), (pod, _)):
+        await kubelet.say(pod, "one", "two")
+        await until_allowed(page, team, team.name)
+        async with page.ask("events", team.token, job=team.job, namespace=team.name) as stream:
+            await lines_until(stream, "two")
+            for text in ("three", "four"):
+                await kubelet.restart()
+                await kubelet.say(pod, text)
+                assert (await lines_until(stream, text))[0] == [text], "the next line, and none twice"
+
+
 async def test_who_may_see_the_job_and_not_its_logs_sees_no_line(
     control_plane: ControlPlane, page_url: str, tmp_path: Path, alone: None
 ):

@@ -50,6 +50,7 @@ class FailingSource:
     """A source whose only log cannot be read any more at the moment at which its reading is stopped."""
 
     has_ended = False
+    run: Any = None
 
     def __init__(self) -> None:
         self.reading = asyncio.Event()
@@ -85,6 +86,9 @@ async def test_a_log_that_fails_while_its_job_is_stopped_is_not_read_again():
 class EndingSource(FailingSource):
     """A run that ends while its log is read; the rest is in its folder."""
 
+    run: Any = "train-1"
+    ends = True
+
     async def logs(self, _wanted: Any, feed: Any, positions: Any) -> None:
         self.reads += 1
         if self.reads == 1:
@@ -94,14 +98,21 @@ class EndingSource(FailingSource):
         feed.note(f"the rest from {positions['pod', 'c', 0]}")
         self.reading.set()
 
-    ends = True
-
 
 class AwaySource(EndingSource):
+    """A run that goes on."""
+
     ends = False
 
 
-@pytest.mark.parametrize(("kind", "notes"), [(EndingSource, []), (AwaySource, ["the logs cannot be read: refused"])])
+class ClusterSource(AwaySource):
+    run = None
+
+
+NOTE = "the logs cannot be read: refused"
+
+
+@pytest.mark.parametrize(("kind", "notes"), [(EndingSource, []), (AwaySource, [NOTE]), (ClusterSource, [NOTE])])
 async def test_the_log_of_a_run_that_ends_goes_on_from_where_it_was(kind: Any, notes: list[str]):
     """Nobody is told of a server that has ended with its run."""
     source: Any = kind()

@@ -115,10 +115,13 @@ class JobBoard(Watched):
             try:
                 return await self._source.logs(self._wanted, self.feed, self._positions)
             except FAILURES as error:
-                problem = _words(error)
+                problem = f"the logs cannot be read: {_words(error)}"
+            is_run = self._source.run is not None  # whose server is gone a moment before it is known to have ended
+            if not is_run:
+                self.feed.note(problem)
             await _pause()
-            if not self._source.has_ended:
-                self.feed.note(f"the logs cannot be read: {problem}")
+            if is_run and not self._source.has_ended:
+                self.feed.note(problem)
 
 
 class Board:
