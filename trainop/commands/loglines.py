@@ -36,12 +36,10 @@ class Position:
         """The lines after this position, to which it then moves."""
         until, known = self._time, self._count
         async for lines in blocks:
-            if known:
-                lines, known = _after(lines, until, known)  # noqa: PLW2901
-            if lines:
-                known = 0
-                self._move(lines)
-                yield lines
+            fresh, known = _after(lines, until, known) if known else (lines, 0)
+            if fresh:
+                self._move(fresh)
+                yield fresh
 
     def _move(self, lines: Sequence[Line]) -> None:
         last, count = lines[-1].time, 0
