@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import pytest
 
+from e2e.cluster.build import TESTED
 from e2e.cluster.components import ClusterOptions
 from e2e.cluster.places import ClusterError, binary
 from e2e.monitoring.programs import MonitoringError, find
@@ -27,7 +28,12 @@ def lack(reason: str) -> NoReturn:
 
 
 def need_built(options: ClusterOptions) -> None:
-    """Require the binaries of a control plane, built from Go modules."""
+    """Require the binaries of a control plane, built from Go modules.
+
+    Fails if `make test` does not build one of them, even where an earlier command did.
+    """
+    if others := sorted({*options.programs()} - {*TESTED}):
+        pytest.fail(f"make test does not build {', '.join(others)}: see TESTED in e2e/cluster/build.py", pytrace=False)
     try:
         for program in options.programs():
             binary(program, options.release)

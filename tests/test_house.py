@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.build import PROGRAMS, TESTED
+from e2e.cluster.components import ClusterOptions
 from e2e.cluster.releases import RELEASES, Release
 from tests.cases import Case, Ledger, Tally, read_cases, read_floor, write_floor
+from tests.needs import need_built
 
 ROOT = Path(__file__).parent.parent
 BUDGETS = {"kinds/dijob": 350, "kinds/mpi": 250, "kinds": 200}
@@ -255,3 +257,5 @@ def test_make_test_builds_every_program_that_a_test_needs():
     files = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
     named = {name for text in files for name in re.findall(r'need_program\("([^"]+)"\)', text)}
     assert {"helm"} <= named <= set(TESTED)
+    with pytest.raises(pytest.fail.Exception, match="make test does not build kwok"):
+        need_built(ClusterOptions(("scheduler", "kwok")))

@@ -78,7 +78,7 @@ PROGRAMS = programs_of(releases.DEFAULT)
 MINIMAL = ("etcd", "kube-apiserver")
 STANDARD = (*MINIMAL, "kube-controller-manager", "kubectl")
 """The programs of a control plane, and its client."""
-TESTED = (*STANDARD, "helm")
+TESTED = (*STANDARD, "kube-scheduler", "helm")
 """The programs that the tests need."""
 NODE = (
     *STANDARD,
