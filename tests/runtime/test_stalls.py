@@ -40,20 +40,26 @@ async def test_a_blocking_call_is_logged_with_its_task_and_location():
 
 
 async def test_waiting_and_computing_differ_in_processor_time():
+    """A busy machine may leave a short stall without a measurable share of a processor, but not one after another."""
+    end = time.monotonic() + PATIENCE
     with capture_logs() as logs:
         watching = asyncio.create_task(StallWatch(0.05).run())
         await asyncio.sleep(0.02)
 
+        def found() -> list[float]:
+            return [line["processor_seconds"] for line in logs if line["task"] == "computing"]
+
         async def compute() -> None:
-            end = time.monotonic() + PATIENCE
-            while not [line for line in logs if line["task"] == "computing"] and time.monotonic() < end:
+            before = len(found())
+            while len(found()) == before and time.monotonic() < end:
                 pass
 
-        await asyncio.create_task(compute(), name="computing")
+        while not any(found()) and time.monotonic() < end:
+            await asyncio.create_task(compute(), name="computing")
+            await asyncio.sleep(0.02)
         watching.cancel()
         await asyncio.wait([watching])
-    (line,) = (line for line in logs if line["task"] == "computing")
-    assert line["processor_seconds"] > 0
+    assert max(found()) > 0
 
 
 async def test_the_watching_thread_ends_with_its_task():
