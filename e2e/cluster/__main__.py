@@ -100,7 +100,7 @@ def main() -> None:
     try:
         run(parse())
     except NoGoError as error:
-        print(f"tests that need a real kube-apiserver are skipped: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         sys.exit(EXIT_NO_GO)
     except ClusterError as error:
         sys.exit(str(error))

@@ -16,8 +16,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from e2e.cluster import releases
+from e2e.cluster.packages import advice, lacking_for_linking
 from e2e.cluster.places import HERE, ClusterError, program_folder
 from e2e.cluster.releases import Release, find_release
 
@@ -97,21 +99,33 @@ class NoGoError(ClusterError):
 def build(names: tuple[str, ...] = MINIMAL, programs: Mapping[str, Program] | None = None, release: str = "") -> None:
     """Builds missing or outdated programs. Concurrent callers wait for a file lock.
 
-    `release` is that of Kubernetes' own programs, see `find_release`. Raises `NoGoError` if Go is required and not
-    installed, `ClusterError` if a build fails or the release is unknown.
+    `release` is that of Kubernetes' own programs, see `find_release`. Raises `NoGoError` before it builds anything if
+    Go or libseccomp is required and not installed, `ClusterError` if a build fails or the release is unknown.
     """
     programs = programs or programs_of(find_release(release))
     if unknown := [name for name in names if name not in programs]:
         raise ClusterError(f"no such program: {', '.join(unknown)} (there are {', '.join(programs)})")
     if sys.platform != "linux":
         raise NoGoError("the test cluster needs Linux: it tracks its processes through /proc")
+    if unbuilt := [name for name in names if not _is_current(name, programs[name], program_folder(name, release))]:
+        _require_go(", ".join(unbuilt))
+        if any(programs[name].libseccomp for name in unbuilt) and (packages := lacking_for_linking()):
+            raise NoGoError(advice(packages))
     for name in names:
         folder = program_folder(name, release)
         (folder / ".made").mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _wait_for(lock, name)
             if not _is_current(name, programs[name], folder):
                 _compile(name, programs[name], folder)
+
+
+def _wait_for(lock: IO[str], name: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{name}: another process builds programs here; waiting for it", file=sys.stderr)
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def outdated(names: tuple[str, ...], release: str = "") -> list[str]:
@@ -136,7 +150,7 @@ def module_folder(program: Program, module: str) -> Path:
     Raises `NoGoError` if Go is not installed, `ClusterError` if the module cannot be fetched.
     """
     done = subprocess.run(
-        [_find_go(f"the manifests of {program.module}"), "list", "-m", "-f", "{{.Dir}}", module],
+        [_require_go(f"the manifests of {program.module}"), "list", "-m", "-f", "{{.Dir}}", module],
         cwd=program.sources,
         env={**os.environ, "GOWORK": "off"},
         capture_output=True,
@@ -148,17 +162,19 @@ def module_folder(program: Program, module: str) -> Path:
     return Path(done.stdout.strip())
 
 
-def _find_go(needed_for: str) -> str:
-    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+def find_go() -> str | None:
+    return shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+
+
+def _require_go(needed_for: str) -> str:
+    go = find_go()
     if go is None:
         raise NoGoError(f"{needed_for} cannot be built or fetched: Go is not installed (go.dev/dl)")
     return go
 
 
 def _compile(name: str, program: Program, folder: Path) -> None:
-    go = _find_go(name)
-    if program.libseccomp:
-        _require_libseccomp(name)
+    go = _require_go(name)
     print(f"building {name} from Go modules, once ...", end="", flush=True, file=sys.stderr)
     start = time.monotonic()
     fresh = folder / f".{name}.new"
@@ -184,10 +200,3 @@ def _flags(program: Program) -> list[str]:
     if program.libseccomp:
         return [*common, "-tags=seccomp,netgo,osusergo", "-ldflags", f"{linker_flags} -extldflags=-static"]
     return [*common, "-ldflags", linker_flags]
-
-
-def _require_libseccomp(name: str) -> None:
-    found = shutil.which("cc") and shutil.which("pkg-config")
-    if not found or subprocess.run(["pkg-config", "--exists", "libseccomp"], check=False).returncode:
-        packages = "gcc libc6-dev libseccomp-dev pkg-config"
-        raise NoGoError(f"{name} links libseccomp, which is missing (Debian: apt-get install {packages})")

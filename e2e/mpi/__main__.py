@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from e2e.cluster.packages import advice, lacking
 from e2e.cluster.places import ClusterError, binary
 from e2e.mpi.objects import LAUNCHER, NAMES, NAMESPACE, TRANSPORTS, WORKERS
 from trainop.local.cluster import ClusterOptions, LocalCluster
@@ -51,15 +52,11 @@ FINISHED = {"Succeeded", "Failed"}
 
 def missing(*left_out: str) -> str:
     """One line on what this machine lacks, of these packages aside; empty if it has everything."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
-    lacking = [package for program, package in PROGRAMS.items() if shutil.which(program, path=path) is None]
-    lacking = [package for package in lacking if package not in left_out]
+    wanted = [package for package in lacking(PROGRAMS) if package not in left_out]
     if subprocess.run([PYTHON, "-c", "import mpi4py.MPI"], capture_output=True, check=False).returncode != 0:
-        lacking.append("python3-mpi4py")
-    if lacking:
-        return (
-            f"this needs {', '.join(lacking)}: on Debian, apt-get install --no-install-recommends {' '.join(lacking)}"
-        )
+        wanted.append("python3-mpi4py")
+    if wanted:
+        return advice(wanted)
     if shutil.which("kubectl") is None:
         try:
             os.environ["PATH"] += f"{os.pathsep}{binary('kubectl').parent}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from e2e.cluster.build import NODE, outdated
+from e2e.cluster import packages
+from e2e.cluster.build import NODE, PROGRAMS, find_go, outdated
 from e2e.cluster.node.cgroups import hierarchies
-from e2e.cluster.node.node import check_requirements
+from e2e.cluster.packages import advice, lacking, lacking_for_linking
 from e2e.cluster.places import ClusterError
 from e2e.realnode import images
 from e2e.realnode.cluster import remove_leftovers
@@ -36,16 +36,22 @@ def check(job: str) -> None:
         raise ClusterError("a real node needs Linux")
     if os.geteuid() != 0:
         raise ClusterError("a real node needs root")
-    built = not outdated(NODE)
-    if not built and not (shutil.which("go") or Path("/usr/local/go/bin/go").exists()):
-        raise ClusterError("the programs of the node are built with Go, which is not installed (go.dev/dl)")
-    if not shutil.which("mmdebstrap"):
-        raise ClusterError("mmdebstrap is missing (Debian: apt-get install --no-install-recommends mmdebstrap)")
-    if built:
-        check_requirements()
-    if not shutil.which("nft"):
-        raise ClusterError("nft is missing (Debian: apt-get install nftables)")
+    if reasons := missing(outdated(NODE)):
+        raise ClusterError("; ".join(reasons))
     check_kernel()
+
+
+def missing(unbuilt: list[str]) -> list[str]:
+    """What this machine lacks to build these programs of the node, and for its images and its start."""
+    reasons = []
+    if unbuilt and find_go() is None:
+        reasons.append("the programs of the node are built with Go, which is not installed (go.dev/dl)")
+    wanted = lacking(packages.IMAGES | packages.NODE)
+    if any(PROGRAMS[name].libseccomp for name in unbuilt):
+        wanted += lacking_for_linking()
+    if wanted:
+        reasons.append(advice(wanted))
+    return reasons
 
 
 def check_kernel() -> None:

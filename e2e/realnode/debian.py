@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster.packages import IMAGES, advice, lacking
 from e2e.cluster.places import ClusterError
 from e2e.realnode.oci import pack
 
@@ -44,8 +45,8 @@ def bootstrap(packages: Sequence[str], target: str | Path, *options: str, form: 
 
     Raises `ClusterError` with the end of the output of mmdebstrap if it fails.
     """
-    if not shutil.which("mmdebstrap"):
-        raise ClusterError("mmdebstrap is missing (Debian: apt-get install --no-install-recommends mmdebstrap)")
+    if missing := lacking(IMAGES):
+        raise ClusterError(advice(missing))
     if os.geteuid() != 0:
         raise ClusterError("images are built as root")
     sources = next((path for path in SOURCES if path.exists()), SOURCES[-1])

@@ -11,16 +11,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from e2e.cluster import packages
 from e2e.cluster.build import NODE
 from e2e.cluster.controlplane import ControlPlane
 from e2e.cluster.daemons import Daemons, wait_until
 from e2e.cluster.node import configs
 from e2e.cluster.node.cgroups import remove_cgroups
+from e2e.cluster.packages import advice, lacking
 from e2e.cluster.places import ClusterError, binary, default_data
 from e2e.cluster.releases import VARIABLE, find_release
 
 ROOT = Path(__file__).parents[3]
-TOOLS = ("unshare", "nsenter", "ip", "nft")
 SEALED = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -116,6 +117,5 @@ def check_requirements(release: str = "") -> None:
         raise ClusterError("a real node needs root")
     for name in NODE:
         binary(name, release)
-    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        packages = "util-linux iproute2 nftables"
-        raise ClusterError(f"missing: {', '.join(missing)} (Debian: apt-get install {packages})")
+    if missing := lacking(packages.NODE):
+        raise ClusterError(advice(missing))
