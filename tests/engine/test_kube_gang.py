@@ -62,6 +62,16 @@ def resume_after(world: World, name: str) -> None:
     assert world.pods[name]["status"]["phase"] == "Pending"
 
 
+PLACED = {"status": "True", "reason": "Scheduled", "message": ""}
+
+
+def verdict_of(world: World) -> Json:
+    """The condition GangReady, without times."""
+    found = gang_ready(world)
+    assert found is not None
+    return {name: found[name] for name in PLACED}
+
+
 # What is written ------------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +320,65 @@ def test_the_verdict_of_the_scheduler_is_shown():
     assert found is not None
     assert (found["status"], found["reason"]) == ("True", "Scheduled")
     assert world.step().status is None
+
+
+def refuse_further_pods(world: World) -> None:
+    """kube-scheduler 1.37 replaces the verdict about a group that it has placed, as it still judges by the copy from
+    before: pods that do not fit any more make it False, and it stays so until they fit."""
+    schedule(world, "False", "Unschedulable", "pod group is unschedulable")
+
+
+def elastic_world() -> World:
+    """A settled world of three pods, of which one is the minimum."""
+    world = kube_world(worker=3, spec={"elasticPolicy": {"minReplicas": 1, "maxReplicas": 3}})
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["only the second verdict is seen", "both are seen"])
+def test_a_gang_that_has_its_minimum_is_ready_whatever_is_said_of_further_pods(seen: bool):
+    world = elastic_world()
+    world.pods["j-worker-0"]["spec"]["nodeName"] = "n"
+    if seen:
+        group_of(world)["status"] = {"conditions": [{**PLACED, "type": "PodGroupInitiallyScheduled"}]}
+        world.settle()
+    refuse_further_pods(world)
+    world.settle()
+    assert verdict_of(world) == PLACED
+    assert waits_of(world) == []
+    assert world.step().status is None
+
+
+def test_a_gang_without_its_minimum_waits_though_a_part_has_nodes():
+    world = kube_world(worker=3)
+    world.settle()
+    for name in ("j-worker-0", "j-worker-1"):
+        world.pods[name]["spec"]["nodeName"] = "n"
+    refuse_further_pods(world)
+    world.settle()
+    assert verdict_of(world) == {"status": "False", "reason": "Unschedulable", "message": "pod group is unschedulable"}
+    assert waits_of(world) == ["Pods wait for PodGroup j: pod group is unschedulable"]
+
+
+def test_a_gang_that_was_placed_stays_ready_while_a_pod_is_replaced():
+    world = started(master=1, worker=2, policy="OnFailure")
+    resume_after(world, "j-worker-1")
+    refuse_further_pods(world)
+    world.settle()
+    assert verdict_of(world) == PLACED
+
+
+def test_a_group_that_is_made_again_is_judged_again():
+    world = elastic_world()
+    schedule(world)
+    world.settle()
+    for pod in world.pods.values():
+        del pod["spec"]["nodeName"]
+    world.group = None
+    world.settle()
+    refuse_further_pods(world)
+    world.settle()
+    assert verdict_of(world)["status"] == "False"
 
 
 def waits_of(world: World) -> list[str]:

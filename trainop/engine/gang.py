@@ -74,6 +74,8 @@ class Gang:
     """Pods that have succeeded, and that a scheduler which only counts pods that are to run does not see."""
     incomplete: bool = False
     """Whether a pod is missing, or has no node."""
+    bound: int = 0
+    """Pods that have a node."""
     wishes: Wishes = Wishes()
 
     @property

@@ -22,7 +22,7 @@ from trainop.engine.gang_scheduler import GangScheduler
 from trainop.engine.job import Job
 from trainop.engine.kube_gang import WORKLOADS, elastic_minimum, group_spec, read_wishes, workload
 from trainop.engine.restart_history import RESTARTS
-from trainop.engine.seen import Options, PodGroup
+from trainop.engine.seen import SCHEDULED, Options, PodGroup, PodGroupCondition
 from trainop.engine.status import GANG_READY
 from trainop.engine.steps.builder import PlanBuilder, ReplicasBuilder
 from trainop.engine.steps.companions import reconcile_companions
@@ -38,6 +38,8 @@ NAME_TAKEN = "PodGroupNameTaken"
 UNREADABLE = "PodGroupUnreadable"
 UNSATISFIABLE = "MinAvailableUnsatisfiable"
 CLAIMS_DROPPED = "ResourceClaimsDropped"
+PLACED = PodGroupCondition(SCHEDULED, "True", "Scheduled")
+"""As kube-scheduler says it."""
 
 
 def group_kinds(options: Options) -> tuple[CompanionKind, ...]:
@@ -216,9 +218,16 @@ class GangStep:
                 why = "kube-scheduler has not looked at it; its feature gate GenericWorkload may be off"
                 builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", why)
             return
+        if said.status != "True" and self._was_placed(gang, group):
+            said = PLACED
         builder.status.set_first(GANG_READY, said.status, said.reason, said.message)
         if said.status != "True":
             builder.wait(GANG_NOT_READY, f"Pods wait for PodGroup {builder.metadata.name}", said.message)
+
+    def _was_placed(self, gang: Gang, group: PodGroup) -> bool:
+        """Whether the group has had its place before: kube-scheduler 1.37 means to keep such a verdict, but replaces it
+        if it judges further pods by a copy of the group from before. This operator may see the second one only."""
+        return self._builder.status.is_true(GANG_READY) or 0 < group.spec.least <= gang.bound
 
     def _warn_of(self, problem: Problem) -> None:
         builder = self._builder
@@ -268,11 +277,13 @@ def _describe(builder: PlanBuilder, job: Job, scheduler: GangScheduler, fields: 
 def _complete(builder: PlanBuilder, job: Job, fields: Fields, gang: Gang) -> Gang:
     """The gang with what only kube-scheduler is told."""
     pods = [pod for pod in builder.seen.pods if builder.owns(pod)]
+    bound = sum(bool(pod.spec.node_name) for pod in pods)
     specs = [task.spec for task in gang.tasks]
     return replace(
         gang,
         elastic_minimum=elastic_minimum(job),
         succeeded=sum(pod.status.phase == "Succeeded" for pod in pods),
-        incomplete=len(pods) < gang.total or any(not pod.spec.node_name for pod in pods),
+        incomplete=len(pods) < gang.total or bound < len(pods),
+        bound=bound,
         wishes=read_wishes(fields, builder.metadata.annotations, specs),
     )
