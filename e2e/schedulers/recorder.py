@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +14,9 @@ from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
 from e2e.cluster.api import Api
+from e2e.cluster.daemons import wait_until
 from e2e.schedulers.manifests import Json
+from tests.patience import PATIENCE
 
 
 class Sighting(NamedTuple):
@@ -26,20 +30,26 @@ class Sighting(NamedTuple):
     """Whether the pod holds resources of the node: it is bound, and neither ended nor deleted."""
 
 
+def versions_of(listed: Json) -> dict[str, str]:
+    """UID -> resourceVersion."""
+    return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in listed["items"]}
+
+
 class Recorder:
     """Records every version of every pod of a namespace while the context is entered."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.sightings: list[Sighting] = []
+        self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
-        version = api("GET", self._path).body["metadata"]["resourceVersion"]
-        query = urlencode({"watch": 1, "resourceVersion": version, "timeoutSeconds": 1800})
+        listed = api("GET", self._path).body
+        self._version: str = listed["metadata"]["resourceVersion"]
+        self._alive = versions_of(listed)
+        """UID -> resourceVersion of the pods that exist."""
         self._connection = http.client.HTTPSConnection(api.host, api.port, context=api.context)
-        self._connection.request("GET", f"{self._path}?{query}")
-        self._answer = self._connection.getresponse()
         self._error: str | None = None
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -50,13 +60,14 @@ class Recorder:
     ) -> None:
         self._leaving.set()
         if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
+            with contextlib.suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         self._connection.close()
 
     def held(self) -> Iterator[Counter[str]]:
         """After each change: the number of pods of each job that hold resources. Pods are named JOB-ROLE-INDEX."""
-        self._check()
+        self._catch_up()
         holding: dict[str, str] = {}
         for seen in list(self.sightings):
             if seen.holds:
@@ -89,26 +100,46 @@ class Recorder:
 
     def made(self) -> Counter[str]:
         """How many pods there were of each name."""
-        self._check()
+        self._catch_up()
         return Counter(name for name, _ in {(seen.name, seen.uid) for seen in self.sightings})
 
-    def _check(self) -> None:
-        if self._error:
-            raise AssertionError(self._error)
+    def _catch_up(self) -> None:
+        """Waits until the watch has shown all that has happened so far."""
 
-    def _read(self) -> None:
-        try:
-            for line in self._answer:
-                self._see(json.loads(line))
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            self._error = None if self._leaving.is_set() else f"the watch has ended: {error}"
-        else:
-            self._error = None if self._leaving.is_set() else "the watch has ended"
+        def up_to_date() -> bool:
+            return self._error is not None or self._alive == versions_of(self._api("GET", self._path).body)
+
+        assert wait_until(up_to_date, PATIENCE), "the watch does not catch up"
+        assert self._error is None, self._error
+
+    def _run(self) -> None:
+        """Servers end watches whose clients are slow, and kube-apiserver at any time: each goes on where the last one
+        was."""
+        while not self._leaving.is_set() and self._error is None:
+            try:
+                self._watch()
+            except (OSError, http.client.HTTPException):
+                self._leaving.wait(0.2)
+            except ValueError as error:
+                self._error = f"the watch has failed: {error}"
+
+    def _watch(self) -> None:
+        query = urlencode({"watch": 1, "resourceVersion": self._version, "timeoutSeconds": 1800})
+        self._connection.close()
+        self._connection.request("GET", f"{self._path}?{query}")
+        for line in self._connection.getresponse():
+            self._see(json.loads(line))
 
     def _see(self, event: Json) -> None:
         pod = event["object"]
         if event["type"] not in {"ADDED", "MODIFIED", "DELETED"}:
             raise ValueError(event)
+        metadata = pod["metadata"]
         node = pod["spec"].get("nodeName", "")
         ended = event["type"] == "DELETED" or pod["status"].get("phase") in {"Succeeded", "Failed"}
-        self.sightings.append(Sighting(pod["metadata"]["name"], pod["metadata"]["uid"], node, bool(node) and not ended))
+        self.sightings.append(Sighting(metadata["name"], metadata["uid"], node, bool(node) and not ended))
+        self._version = metadata["resourceVersion"]
+        if event["type"] == "DELETED":
+            self._alive.pop(metadata["uid"], None)
+        else:
+            self._alive[metadata["uid"]] = metadata["resourceVersion"]
