@@ -17,6 +17,7 @@ from e2e.realnode.faults import Scene
 from e2e.realnode.images import build
 from e2e.realnode.proof import Proof
 
+HERE = Path(__file__).parent
 OUTCOME = pytest.StashKey[pytest.TestReport]()
 LEFT_OUT = pytest.StashKey[list[str]]()
 
@@ -55,14 +56,24 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return made
 
 
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Builds the images of the chosen tests. If none was built before, this takes longer than a test may."""
+    chosen = [item for item in session.items if HERE in Path(item.path).parents]
+    if not chosen or session.config.option.collectonly:
+        return
+    named = {name for item in chosen for mark in item.iter_markers("images") for name in mark.args}
+    try:
+        for name in sorted({"base", *named}):
+            build(name)
+    except ClusterError as error:
+        pytest.exit(str(error), returncode=1)
+
+
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    """The node with the operator, which is stopped in any case. Images of the chosen tests are built before."""
+def cluster() -> Iterator[RealCluster]:
+    """The node with the operator, which is stopped in any case."""
     one = RealCluster()
     try:
-        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-            for name in sorted({"base", *_images(request.session)}):
-                build(name)
         one.up()
     except ClusterError as error:
         one.down(report.FOLDER / "logs")
@@ -74,10 +85,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
         yield one
     finally:
         one.down(report.FOLDER / "logs")
-
-
-def _images(session: pytest.Session) -> set[str]:
-    return {name for item in session.items for mark in item.iter_markers("images") for name in mark.args}
 
 
 @pytest.fixture
