@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import io
+import os
 import re
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster import build as building
+from e2e.cluster.__main__ import EXIT_NO_GO
 from e2e.cluster.build import NODE, NoGoError, Program, build
 from e2e.cluster.daemons import wait_until
 from e2e.cluster.packages import LINKING, lacking, lacking_for_linking
@@ -19,7 +22,8 @@ from e2e.mpi.__main__ import missing as missing_for_mpi
 from e2e.realnode.__main__ import missing as missing_for_node
 from tests.patience import PATIENCE
 
-PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "testing.md"
 PRESENT = {"util-linux", "iproute2"}
 """Every Debian machine has them; the page does not mention them."""
 OURS = {"ours": Program("ours", "."), "linked": Program("linked", ".", libseccomp=True)}
@@ -124,3 +128,17 @@ def test_a_build_says_that_it_waits_for_another(compiled: list[str], tmp_path: P
         assert compiled == []
     thread.join(PATIENCE)
     assert compiled == ["ours"]
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_make_test_says_in_one_line_what_it_leaves_out_without_go(ci: str, tmp_path: Path):
+    """Only CI fails then. The programs of the environment are played: the build says that there is no Go."""
+    played = f"#!/bin/sh\ncase $2 in e2e.cluster) exit {EXIT_NO_GO} ;; esac\n"
+    for name in ("python", "pytest"):
+        (tmp_path / name).write_text(played)
+        (tmp_path / name).chmod(0o755)
+    command = ["make", "--no-print-directory", "--assume-old=.venv/.ready", "test", f"BIN={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "CI": ci}, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[0] == "so the tests that need a real kube-apiserver are skipped"
+    assert (done.returncode != 0) == bool(ci)
+    assert ("this run fails" in done.stdout) == bool(ci)
