@@ -29,11 +29,9 @@ MANY = 48
 HELD = 30.0
 """Minimum seconds before a refused status is tried again: a minute, less the jitter."""
 
-CALM = 2.0
-"""Seconds of observation, enough to detect a hot loop."""
-
-MOST_WRITES = 3
-"""Writes allowed during `CALM`, because a single status or event may be late."""
+CALM = 3.0
+"""Seconds without a write that show that nothing is repeated: longer than any pause between the attempts of a request
+that is answered 500, and much shorter than `HELD`."""
 
 
 def size_of(job: Json) -> int:
@@ -70,22 +68,28 @@ def empty(world: World) -> None:
 
 
 def writes(operator: Operator) -> float:
-    """The operator's PATCH, POST and DELETE requests so far, whatever the response."""
+    """The operator's writing requests so far, whatever the response. It renews no lease in these tests."""
     text = fetch(operator.metrics_url)[1]
-    found = re.findall(r'^rest_client_requests_total\{.*method="(?:PATCH|POST|DELETE)".*\} (\S+)$', text, re.MULTILINE)
+    series = r'^rest_client_requests_total\{.*method="(?:PATCH|POST|PUT|DELETE)".*\} (\S+)$'
+    found = re.findall(series, text, re.MULTILINE)
     assert found, text
     return sum(map(float, found))
 
 
+def is_calm(world: World, operator: Operator) -> bool:
+    before = writes(operator)
+    world.settle(CALM)
+    return writes(operator) == before
+
+
 def assert_calm(world: World, operator: Operator) -> None:
-    """Check that another job gets its pods, and that afterwards the operator sends hardly any writes."""
+    """Check that another job gets its pods, and that afterwards the operator stops writing. On a busy machine the next
+    attempt of a held status may come first."""
     world.create_job("small", {"Worker": replicas(1)})
     world.wait_pod("small-worker-0")
     world.run_pod("small-worker-0")
     world.wait_condition("Running", "small")
-    before = writes(operator)
-    world.settle(CALM)
-    assert writes(operator) - before <= MOST_WRITES
+    world.wait(lambda: is_calm(world, operator), f"{CALM} seconds without a write")
     assert operator.probe("/healthz")[0] == 200
 
 
