@@ -153,9 +153,9 @@ def status(code: int, reason: str, message: str = "", *causes: str) -> Json:
     }
 
 
-def refusal(code: int, reason: str = "", *causes: str, retry_after: int | None = None) -> Response:
+def refusal(code: int, reason: str = "", *causes: str, message: str = "", retry_after: int | None = None) -> Response:
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-    return Response(code, headers, msgspec.json.encode(status(code, reason, "", *causes)))
+    return Response(code, headers, msgspec.json.encode(status(code, reason, message, *causes)))
 
 
 def json_response(value: Any, code: int = 200) -> Response:

@@ -29,6 +29,9 @@ MANY = 48
 HELD = 30.0
 """Minimum seconds before a refused status is tried again: a minute, less the jitter."""
 
+REFUSED_WRITES = 3
+"""Requests after which a status is given up: the annotations, the status, and the shortened status."""
+
 CALM = 3.0
 """Seconds without a write that show that nothing is repeated: longer than any pause between the attempts of a request
 that is answered 500, and much shorter than `HELD`."""
@@ -67,12 +70,11 @@ def empty(world: World) -> None:
     world.patch_job(ballast(1))
 
 
-def writes(operator: Operator) -> float:
-    """The operator's writing requests so far, whatever the response. It renews no lease in these tests."""
+def writes(operator: Operator, code: str = "...") -> float:
+    """The operator's writing requests so far, whatever the response or with `code`. It renews no lease here."""
     text = fetch(operator.metrics_url)[1]
-    series = r'^rest_client_requests_total\{.*method="(?:PATCH|POST|PUT|DELETE)".*\} (\S+)$'
+    series = rf'^rest_client_requests_total\{{code="{code}",.*method="(?:PATCH|POST|PUT|DELETE)"\}} (\S+)$'
     found = re.findall(series, text, re.MULTILINE)
-    assert found, text
     return sum(map(float, found))
 
 
@@ -95,11 +97,13 @@ def assert_calm(world: World, operator: Operator) -> None:
 
 @pytest.fixture
 def bounded_refusals(operator: Operator) -> Iterator[None]:
-    """Checks that a status is refused once, and at most once more per retry interval."""
-    before, begin = operator.metric(REFUSED_STATUSES) or 0, time.monotonic()
+    """Checks that a status is refused once, and at most once more per retry interval, and that nothing is sent again
+    that etcd has refused for its size."""
+    before, failed, begin = operator.metric(REFUSED_STATUSES) or 0, writes(operator, "500"), time.monotonic()
     yield
     refused = (operator.metric(REFUSED_STATUSES) or 0) - before
     assert 1 <= refused <= 1 + (time.monotonic() - begin) / HELD
+    assert 1 <= writes(operator, "500") - failed <= refused * REFUSED_WRITES
 
 
 def invalid_job() -> Json:

@@ -29,9 +29,6 @@ class CreateFailure(enum.Enum):
 
 _RETRIABLE_CODES = frozenset({401, 404, 408, 409, 429})
 
-_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-"""Messages of etcd (objects above 1.5 MiB) and its client (above 2 MiB); the API server adds status 500."""
-
 _NOT_PERMITTED = "cannot create resource"
 """Part of the message with status 403 of a permission that the operator lacks: not an error of the job."""
 
@@ -72,14 +69,9 @@ def lacks_rights(error: Exception) -> bool:
     return any(part in error.message for part in _MISSING_RIGHTS)
 
 
-def is_too_large(error: ApiError) -> bool:
-    """Whether the object exceeds the size limit of the API server or of etcd."""
-    return error.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or any(part in error.message for part in _TOO_LARGE)
-
-
 def _is_retriable(error: ApiError) -> bool:
     if not 400 <= error.code < 500:
-        return not is_too_large(error)
+        return not error.too_large
     if error.code == 403:
         return any(part in error.message for part in _RETRIABLE_FORBIDDEN)
     return error.code in _RETRIABLE_CODES

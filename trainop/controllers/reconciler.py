@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.apply import Applier
 from trainop.controllers.job_state import HeldStatus, JobStates
 from trainop.controllers.live_job import OwnWrites
@@ -200,9 +199,9 @@ class JobReconciler:
             if not plan.annotations_required and _rejects_content(error):
                 log.warning("annotations refused, the job ends without them", error=str(error))
                 return None, version
-            if not isinstance(error, InvalidError) and not is_too_large(error):
+            if not isinstance(error, InvalidError) and not error.too_large:
                 raise
-            if plan.begun and _TOO_LONG not in str(error) and not is_too_large(error):
+            if plan.begun and _TOO_LONG not in str(error) and not error.too_large:
                 # An admission policy refuses them, which may change.
                 raise ReconcileError(f"the API server refuses the job's annotations: {error}") from error
             return f"its restarts cannot be noted: {error}", version

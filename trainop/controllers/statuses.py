@@ -20,7 +20,6 @@ from dataclasses import replace
 
 import structlog
 
-from trainop.controllers.api_errors import is_too_large
 from trainop.controllers.job_state import FirstStatus, HeldStatus, JobStates, RefusedStatus, RepeatedWrite
 from trainop.controllers.live_job import OwnWrites
 from trainop.controllers.outcome import CALM, FIRST_REPEAT, MAX_REPEAT
@@ -102,7 +101,7 @@ class StatusWriter:
         try:
             await self._writes.write_status(job, status, version)
         except ApiError as error:
-            if not is_too_large(error) or (short := _shorten(status)) == status:
+            if not error.too_large or (short := _shorten(status)) == status:
                 raise
             await self._writes.write_status(job, short, version)
 
@@ -118,7 +117,7 @@ class StatusWriter:
 
 def _is_refused(error: ApiError) -> bool:
     """Whether the same status would be refused again."""
-    return isinstance(error, InvalidError) or is_too_large(error)
+    return isinstance(error, InvalidError) or error.too_large
 
 
 def _shorten(status: Json) -> Json:

@@ -16,6 +16,7 @@ Connection failures raise the built-in `ConnectionError` and `TimeoutError` (see
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -25,6 +26,10 @@ from trainop.runtime.texts import cut, join_some
 
 MAX_RETRY_AFTER = 60.0
 """Upper limit of Retry-After in seconds. API servers send 1 to 10; a faulty value must not stop a client for hours."""
+
+
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""Messages of etcd (objects above 1.5 MiB) and its client (above 2 MiB); the API server adds status 500."""
 
 
 class ApiError(Exception):
@@ -48,6 +53,11 @@ class ApiError(Exception):
         """`details.causes[]` of the Status: the invalid fields, or why the request was rejected."""
         causes = _as_dict(self.status.get("details")).get("causes")
         return [cause for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the object exceeds the size limit of the API server or of etcd, so that it is always refused."""
+        return self.code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or any(part in self.message for part in _TOO_LARGE)
 
     @property
     def too_large_resource_version(self) -> bool:

@@ -359,12 +359,14 @@ def _code_of(error: Exception) -> str:
 
 def _is_retryable(error: Exception, repeatable: bool) -> bool:
     """Whether to retry. A throttled request (429) and one that was never sent have had no effect; after any other
-    transient failure the effect is unknown."""
+    transient failure the effect is unknown. etcd refuses an object that is too large with status 500 every time."""
     if isinstance(error, NotConnectedError) or (isinstance(error, ApiError) and error.code == 429):
         return True
     if isinstance(error, AnswerTooLongError):
         return False
-    return repeatable and (not isinstance(error, ApiError) or error.code in TRANSIENT)
+    if not isinstance(error, ApiError):
+        return repeatable
+    return repeatable and error.code in TRANSIENT and not error.too_large
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
