@@ -30,6 +30,8 @@ def main():
     check_weights(model, world)
     if losses[-1] > losses[0] / 10:
         raise SystemExit(f"the loss only fell from {losses[0]:.4f} to {losses[-1]:.4f}")
+    # A model that outlives its process group ends it with the GIL held, and waits for a thread that may need the GIL.
+    del model
     dist.destroy_process_group()
 
 
