@@ -29,8 +29,9 @@ MANY = 48
 HELD = 30.0
 """Minimum seconds before a refused status is tried again: a minute, less the jitter."""
 
-REFUSED_WRITES = 3
-"""Requests after which a status is given up: the annotations, the status, and the shortened status."""
+REFUSED_WRITES = 6
+"""Requests allowed per refusal: annotations, status and shortened status, and as many that etcd answered 500 because it
+was slow. Five attempts of each would be ten at least."""
 
 CALM = 3.0
 """Seconds without a write that show that nothing is repeated: longer than any pause between the attempts of a request
